@@ -1,0 +1,29 @@
+# Warnings, sanitizers and coverage: flags for every target of the project.
+#   VMMCTS_WERROR    warnings are errors (on in the presets)
+#   VMMCTS_SANITIZE  "" | "address" (with undefined) | "thread"
+#   VMMCTS_COVERAGE  gcov instrumentation, for ci/coverage
+option(VMMCTS_WERROR "Treat warnings as errors" OFF)
+option(VMMCTS_COVERAGE "Instrument for gcov" OFF)
+set(VMMCTS_SANITIZE "" CACHE STRING "Sanitizer: address (with undefined) or thread")
+set_property(CACHE VMMCTS_SANITIZE PROPERTY STRINGS "" address thread)
+
+add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
+if(VMMCTS_WERROR)
+  add_compile_options(-Werror)
+endif()
+
+if(VMMCTS_SANITIZE STREQUAL "address")
+  add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
+elseif(VMMCTS_SANITIZE STREQUAL "thread")
+  add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=thread)
+elseif(NOT VMMCTS_SANITIZE STREQUAL "")
+  message(FATAL_ERROR "VMMCTS_SANITIZE is '${VMMCTS_SANITIZE}'; use address or thread")
+endif()
+
+if(VMMCTS_COVERAGE)
+  add_compile_options(--coverage -fprofile-update=atomic -fno-inline)
+  add_link_options(--coverage)
+endif()

@@ -1,0 +1,26 @@
+# Test helpers.
+#   catch2_main                 Catch2 with a main(), for 2.13 and 3.x; include "catch2_compat.hpp"
+#   vmmcts_add_test(NAME n LABELS l... [TIMEOUT s] [ENVIRONMENT e...] COMMAND c...)
+#                               a CTest test over the software driver in a private device directory
+find_package(Catch2 REQUIRED)
+set(VMMCTS_CATCH2_DIR "${CMAKE_CURRENT_LIST_DIR}/catch2")
+if(TARGET Catch2::Catch2WithMain)
+  add_library(catch2_main INTERFACE)
+  target_link_libraries(catch2_main INTERFACE Catch2::Catch2WithMain)
+  target_include_directories(catch2_main INTERFACE "${VMMCTS_CATCH2_DIR}")
+else()
+  add_library(catch2_main STATIC "${VMMCTS_CATCH2_DIR}/catch2_main.cpp")
+  target_link_libraries(catch2_main PUBLIC Catch2::Catch2)
+  target_include_directories(catch2_main PUBLIC "${VMMCTS_CATCH2_DIR}")
+endif()
+
+function(vmmcts_add_test)
+  cmake_parse_arguments(T "" "NAME;TIMEOUT" "LABELS;ENVIRONMENT;COMMAND" ${ARGN})
+  if(NOT T_TIMEOUT)
+    set(T_TIMEOUT 120)
+  endif()
+  add_test(NAME ${T_NAME} COMMAND ${T_COMMAND})
+  set_tests_properties(${T_NAME} PROPERTIES
+    LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT}
+    ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/softcuda;${T_ENVIRONMENT}")
+endfunction()
