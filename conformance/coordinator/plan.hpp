@@ -1,0 +1,35 @@
+// What the command line asks of one run of the coordinator (PROTOCOL.md, Plan).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace cts {
+
+struct Plan {
+  // Reads the file. Throws std::runtime_error with one line that says what is wrong with it.
+  static Plan load(const std::string& path);
+
+  bool declares(const std::string& profile) const;
+
+  std::string implementation;
+  std::string worker;
+  std::string kind;
+  std::vector<std::string> command;
+  std::vector<std::string> profiles;
+  std::map<std::string, std::string> environment;
+  std::vector<std::string> observer;
+  std::string driver;
+  std::optional<std::string> tap;
+  std::chrono::milliseconds deadline{20000};
+  int devices = 1;
+  std::string work_dir;
+  std::string events;
+  std::vector<std::string> scenarios;  // names; empty means all
+};
+
+}  // namespace cts

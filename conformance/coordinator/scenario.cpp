@@ -1,0 +1,244 @@
+#include "coordinator/scenario.hpp"
+
+#include <algorithm>
+#include <cctype>
+#include <chrono>
+
+#include "tap/call_log.hpp"
+
+namespace cts {
+namespace {
+
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
+std::vector<std::string> words(std::string_view text) {
+  std::istringstream stream{std::string(text)};
+  std::vector<std::string> result;
+  for (std::string word; stream >> word;) result.push_back(word);
+  return result;
+}
+
+std::string joined(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += (text.empty() ? "" : ", ") + part;
+  return text.empty() ? "none" : text;
+}
+
+}  // namespace
+
+std::vector<std::string> ScenarioInfo::clause_ids() const {
+  std::string spaced = clauses;
+  std::replace_if(
+      spaced.begin(), spaced.end(), [](char c) { return c == '[' || c == ']'; }, ' ');
+  return words(spaced);
+}
+
+Scenario::Scenario(Session& session, const ScenarioInfo& info) : session_(session), info_(info) {}
+
+Worker& Scenario::worker(const std::string& role) {
+  auto found = workers_.find(role);
+  if (found == workers_.end()) found = workers_.emplace(role, session_.acquire()).first;
+  return *found->second.worker;
+}
+
+void Scenario::evidence(std::string_view clauses, const std::string& witness,
+                        const std::string& text) {
+  if (noticing_) {
+    ++noticed_;
+    return;
+  }
+  std::string whole;
+  for (const std::string& part : cases_) whole += part + ": ";
+  whole += text;
+  failed_ = true;
+  if (first_failure_.empty()) first_failure_ = whole;
+  Json event = {{"scenario", info_.name}, {"witness", witness}, {"text", whole}};
+  const auto broken = words(clauses);
+  if (broken.empty()) session_.events().write("evidence", event);
+  const auto carried = info_.clause_ids();
+  for (const std::string& clause : broken) {
+    if (std::find(carried.begin(), carried.end(), clause) == carried.end()) {
+      throw std::logic_error("the scenario judges " + clause + " and does not carry it");
+    }
+    event["clause"] = clause;
+    session_.events().write("evidence", event);
+  }
+}
+
+void Scenario::note(const std::string& text) {
+  session_.events().write("note", {{"scenario", info_.name}, {"text", text}});
+}
+
+void Scenario::check(std::string_view clauses, bool holds, const std::string& text) {
+  if (!holds) evidence(clauses, "assertion", "does not hold: " + text);
+}
+
+void Scenario::check_fds(std::string_view clauses, Worker& worker, const FdSet& before,
+                         const std::string& when) {
+  const std::string changes = worker.fds().changes_since(before);
+  if (changes.empty()) return;
+  evidence(clauses, "fd_set", "descriptors of " + worker.name() + " " + when + ": " + changes);
+}
+
+std::vector<int> Scenario::check_fds_added(std::string_view clauses, Worker& worker,
+                                           const FdSet& before, std::size_t count,
+                                           const std::string& when) {
+  const FdSet now = worker.fds();
+  const std::vector<int> added = now.added_since(before);
+  if (added.size() != count || !before.added_since(now).empty()) {
+    evidence(clauses, "fd_set",
+             "descriptors of " + worker.name() + " " + when + ": expected " +
+                 std::to_string(count) + " more, got " + std::to_string(added.size()) + " (" +
+                 now.changes_since(before) + ")");
+  }
+  return added;
+}
+
+void Scenario::check_free_memory(std::string_view clauses, std::uint64_t expected,
+                                 const std::string& when, int device) {
+  const std::uint64_t free = free_memory(device);
+  if (free == expected) return;
+  const auto difference = static_cast<std::int64_t>(expected - free);
+  evidence(clauses, "free_memory",
+           "free memory of device " + std::to_string(device) + " " + when + ": " +
+               std::to_string(free) + " bytes, expected " + std::to_string(expected) + " (" +
+               std::to_string(difference) + " bytes still held)");
+}
+
+void Scenario::check_bytes(std::string_view clauses, Worker& worker, const Buffer& buffer,
+                           std::uint64_t seed, const std::string& when) {
+  const std::int64_t wrong = worker.mismatch(buffer, seed);
+  if (wrong < 0) return;
+  evidence(clauses, "bytes",
+           "bytes in " + worker.name() + " " + when + ": wrong from offset " +
+               std::to_string(wrong) + " of " + std::to_string(buffer.size));
+}
+
+void Scenario::check_error_is(std::string_view clauses, const std::string& operation,
+                              const Error* error, const std::string& kind,
+                              const std::vector<std::string>& parts) {
+  if (error == nullptr) {
+    evidence(clauses, "error", operation + " succeeded where a " + kind + " is due");
+    return;
+  }
+  if (error->kind != kind) {
+    evidence(clauses, "error", operation + ": expected " + kind + ", got " + error->to_string());
+    return;
+  }
+  for (const std::string& part : parts) {
+    if (lower(error->message).find(lower(part)) != std::string::npos) continue;
+    evidence(clauses, "error",
+             operation + ": the message does not say \"" + part + "\": " + error->message);
+  }
+}
+
+void Scenario::check_calls(std::string_view clauses, const std::string& operation,
+                           const std::vector<tap::Call>& calls,
+                           const std::vector<std::string>& expected) {
+  if (!plan().tap) throw NotExercised("the driver calls are not traced (no tap)");
+  std::vector<std::string> made;
+  for (const tap::Call& call : calls) {
+    if (!tap::is_query(call.name)) made.emplace_back(call.name);
+  }
+  if (made == expected) return;
+  evidence(clauses, "call_trace",
+           "driver calls of " + operation + ": " + joined(made) + "; expected " + joined(expected));
+}
+
+void Scenario::must_notice(const std::string& what, const std::function<void()>& checks) {
+  noticing_ = true;
+  noticed_ = 0;
+  checks();
+  noticing_ = false;
+  if (noticed_ == 0) evidence("", "assertion", "the witness did not notice " + what);
+}
+
+void Scenario::finish() {
+  for (auto& [role, pooled] : workers_) {
+    if (!pooled.worker->alive()) {
+      session_.end(std::move(pooled));
+      continue;
+    }
+    const std::string left = session_.give_back(std::move(pooled));
+    if (!left.empty()) {
+      evidence("", "fd_set", "descriptors of " + role + " after everything was dropped: " + left);
+    }
+  }
+  workers_.clear();
+  for (int device = 0; device < plan().devices; ++device) {
+    check_free_memory("", session_.idle_free_memory(device), "after everything was dropped",
+                      device);
+  }
+}
+
+void Scenario::abandon() {
+  for (auto& [role, pooled] : workers_) session_.end(std::move(pooled));
+  workers_.clear();
+}
+
+std::string run_scenario(Session& session, const ScenarioInfo& info,
+                         const std::function<void(Scenario&)>& body, std::string& reason) {
+  session.events().write("scenario.start", {{"name", info.name},
+                                            {"profile", info.profile},
+                                            {"clauses", info.clause_ids()},
+                                            {"file", info.file},
+                                            {"line", info.line}});
+  const auto started = std::chrono::steady_clock::now();
+  std::string outcome = "pass";
+  Scenario scenario(session, info);
+  const auto guarded = [&](const std::function<void()>& step) {
+    try {
+      step();
+    } catch (const NotExercised& why) {
+      outcome = "not_exercised";
+      reason = why.what();
+    } catch (const WorkerLost& lost) {
+      static const std::map<WorkerLost::Outcome, std::string> kNames{
+          {WorkerLost::Outcome::crash, "crash"},
+          {WorkerLost::Outcome::hang, "hang"},
+          {WorkerLost::Outcome::protocol, "protocol"}};
+      outcome = kNames.at(lost.outcome);
+      reason = lost.what();
+      scenario.evidence("", "process", reason);
+      scenario.abandon();
+    } catch (const UnexpectedAnswer& answer) {
+      scenario.evidence("", "error", answer.what());
+    } catch (const std::exception& trouble) {
+      outcome = "infrastructure";
+      reason = trouble.what();
+      scenario.abandon();
+    }
+  };
+  if (!session.plan().declares(info.profile)) {
+    outcome = "not_applicable";
+  } else {
+    guarded([&] { body(scenario); });
+    guarded([&] { scenario.finish(); });
+    if (scenario.failed() && (outcome == "pass" || outcome == "not_exercised")) {
+      outcome = "fail";
+      reason = scenario.first_failure();
+    }
+  }
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - started;
+  session.events().write("scenario.end", {{"name", info.name},
+                                          {"outcome", outcome},
+                                          {"seconds", took.count()},
+                                          {"reason", reason}});
+  return outcome;
+}
+
+std::vector<ScenarioInfo>& registered_scenarios() {
+  static std::vector<ScenarioInfo> scenarios;
+  return scenarios;
+}
+
+int register_scenario(ScenarioInfo info) {
+  registered_scenarios().push_back(std::move(info));
+  return static_cast<int>(registered_scenarios().size()) - 1;
+}
+
+}  // namespace cts

@@ -1,0 +1,107 @@
+#include "coordinator/session.hpp"
+
+#include <filesystem>
+#include <utility>
+
+namespace cts {
+namespace {
+
+constexpr std::size_t kCallLogCapacity = std::size_t{1} << 17;  // records; the file is sparse
+
+}  // namespace
+
+Session::Session(Plan plan)
+    : plan_(std::move(plan)), events_(plan_.events), observer_(plan_) {
+  idle_free_ = free_everywhere();
+}
+
+std::vector<std::uint64_t> Session::free_everywhere() {
+  std::vector<std::uint64_t> free;
+  for (int device = 0; device < plan_.devices; ++device) free.push_back(free_memory(device));
+  return free;
+}
+
+std::string Session::private_path(const std::string& suffix) {
+  return plan_.work_dir + "/" + std::to_string(++paths_) + suffix;
+}
+
+PooledWorker Session::acquire() {
+  if (idle_.empty()) return start_worker();
+  PooledWorker worker = std::move(idle_.back());
+  idle_.pop_back();
+  return worker;
+}
+
+PooledWorker Session::start_worker() {
+  const std::string name = "worker-" + std::to_string(++started_);
+  const std::string base = plan_.work_dir + "/" + name;
+  ProcessOptions options{plan_.command, plan_.environment, base + ".log"};
+  auto& environment = options.environment;
+  const std::string library = plan_.tap.value_or(plan_.driver);
+  const std::string directory = std::filesystem::path(library).parent_path();
+  const auto inherited = environment.find("LD_LIBRARY_PATH");
+  environment["LD_LIBRARY_PATH"] =
+      directory + (inherited == environment.end() ? "" : ":" + inherited->second);
+  std::unique_ptr<tap::CallLog> calls;
+  if (plan_.tap) {
+    environment["VMMCTS_TAP_NEXT"] = plan_.driver;
+    environment["VMMCTS_TAP_LOG"] = base + ".calls";
+    calls = std::make_unique<tap::CallLog>(tap::CallLog::create(base + ".calls", kCallLogCapacity));
+  }
+
+  const std::vector<std::uint64_t> before = free_everywhere();
+  PooledWorker started;
+  started.worker = std::make_unique<Worker>(name, Process::start(options), std::move(calls),
+                                            plan_.deadline);
+  if (!run_event_written_) {
+    const Json& hello = started.worker->hello();
+    events_.write("run", {{"implementation", plan_.implementation},
+                          {"worker", plan_.worker},
+                          {"worker_version", hello.value("version", "")},
+                          {"driver_version", hello.value("driver_version", 0)},
+                          {"time", utc_now()}});
+    run_event_written_ = true;
+  }
+  warm_up(*started.worker);
+  started.clean_fds = started.worker->fds();
+  const std::vector<std::uint64_t> after = free_everywhere();
+  for (std::size_t d = 0; d < before.size(); ++d) {
+    started.context_bytes.push_back(before[d] - after[d]);
+  }
+  account(started, true);
+  return started;
+}
+
+void Session::warm_up(Worker& worker) {
+  const Resource resource = worker.resource().value();
+  const Buffer buffer = worker.allocate(resource, 1).value();
+  worker.fill(buffer, 1, 0, 1);
+  const Descriptor descriptor = worker.export_descriptor(buffer).value();
+  worker.import(resource, descriptor).value();
+  worker.reset();
+}
+
+// Memory that a living worker holds in its clean state is not there for anybody else.
+void Session::account(const PooledWorker& worker, bool born) {
+  for (std::size_t d = 0; d < worker.context_bytes.size(); ++d) {
+    idle_free_[d] += born ? -worker.context_bytes[d] : worker.context_bytes[d];
+  }
+}
+
+std::string Session::give_back(PooledWorker worker) {
+  worker.worker->reset();
+  const std::string left = worker.worker->fds().changes_since(worker.clean_fds);
+  if (left.empty()) {
+    idle_.push_back(std::move(worker));
+  } else {
+    end(std::move(worker));
+  }
+  return left;
+}
+
+void Session::end(PooledWorker worker) {
+  worker.worker->kill_group();
+  account(worker, false);
+}
+
+}  // namespace cts

@@ -1,0 +1,65 @@
+// Everything that the scenarios of one run share: the plan, the workers, the observer, the log.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/event_log.hpp"
+#include "coordinator/observer.hpp"
+#include "coordinator/plan.hpp"
+#include "coordinator/worker.hpp"
+
+namespace cts {
+
+// A worker with what is known of its clean state.
+struct PooledWorker {
+  std::unique_ptr<Worker> worker;
+  FdSet clean_fds;                          // right after its warm-up
+  std::vector<std::uint64_t> context_bytes; // device memory that its start took, per device
+};
+
+class Session {
+ public:
+  explicit Session(Plan plan);
+
+  const Plan& plan() const { return plan_; }
+  EventLog& events() { return events_; }
+
+  // A worker in its clean state: an idle one, or a new one that has been warmed up with one whole
+  // share, so that what drivers and runtimes open lazily is open. Throws WorkerLost.
+  PooledWorker acquire();
+
+  // Takes a worker back: drops its objects and compares its descriptors with its clean state. A
+  // clean one is kept for reuse, any other is ended. Returns what was left over, empty if nothing.
+  std::string give_back(PooledWorker worker);
+
+  // Ends a worker and its group.
+  void end(PooledWorker worker);
+
+  // Bytes free on a device, as the observer sees them.
+  std::uint64_t free_memory(int device) { return observer_.free_memory(device); }
+  // Bytes that must be free when every worker is in its clean state.
+  std::uint64_t idle_free_memory(int device) const { return idle_free_.at(device); }
+
+  // A path in the work directory that nobody else uses.
+  std::string private_path(const std::string& suffix);
+
+ private:
+  PooledWorker start_worker();
+  void warm_up(Worker& worker);
+  void account(const PooledWorker& worker, bool born);
+  std::vector<std::uint64_t> free_everywhere();
+
+  Plan plan_;
+  EventLog events_;
+  Observer observer_;
+  std::vector<std::uint64_t> idle_free_;
+  std::vector<PooledWorker> idle_;
+  int started_ = 0;
+  int paths_ = 0;
+  bool run_event_written_ = false;
+};
+
+}  // namespace cts

@@ -1,0 +1,1 @@
+"""The Python worker: one Python implementation behind the protocol of PROTOCOL.md."""

@@ -1,0 +1,79 @@
+"""Reads requests, runs operations, answers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from vmmcts.worker.channel import Channel, Closed, Message
+
+
+class ProtocolError(Exception):
+    """The request cannot be understood."""
+
+
+@dataclasses.dataclass
+class Reply:
+    """A result, and descriptors beside it that stay their holder's."""
+
+    result: dict[str, Any] = dataclasses.field(default_factory=dict)
+    fds: Sequence[int] = ()
+
+
+Operation = Callable[[Message], Reply]
+
+# In this order: OSError first, since its subclasses may be ValueError too.
+_KINDS: tuple[type[Exception], ...] = (OSError, TypeError, ValueError, RuntimeError)
+
+
+def error_json(error: BaseException) -> dict[str, Any]:
+    """An exception as a reply tells it."""
+    kind = next((k.__name__ for k in _KINDS if isinstance(error, k)), type(error).__name__)
+    if isinstance(error, ProtocolError):
+        kind = "Protocol"
+    return {
+        "kind": kind,
+        "message": str(error),
+        "cuda": int(getattr(error, "cuda_result", 0) or 0),
+        "errno": int(getattr(error, "errno", 0) or 0),
+    }
+
+
+class Server:
+    """Operations by name, served one request at a time."""
+
+    def __init__(self) -> None:
+        self._operations: dict[str, Operation] = {}
+
+    def add(self, name: str, operation: Operation) -> None:
+        """Serve ``name`` with ``operation``."""
+        self._operations[name] = operation
+
+    def run(self, channel: Channel) -> None:
+        """Serve until the coordinator closes the connection."""
+        try:
+            while True:
+                self._serve_one(channel)
+        except (Closed, ConnectionError):
+            pass
+
+    def _serve_one(self, channel: Channel) -> None:
+        request = channel.receive()
+        identity = request.body.get("id", 0)
+        try:
+            reply = self._find(request.body["op"])(request)
+        except Exception as error:
+            failed = error_json(error)
+            # The traceback holds the frames, and they hold the objects of the request.
+            error.__traceback__ = None
+            del error
+            channel.send({"id": identity, "ok": False, "error": failed})
+        else:
+            channel.send({"id": identity, "ok": True, "result": reply.result}, reply.fds)
+
+    def _find(self, name: str) -> Operation:
+        try:
+            return self._operations[name]
+        except KeyError:
+            raise ProtocolError(f"this worker has no operation {name}") from None
