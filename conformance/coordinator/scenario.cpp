@@ -4,6 +4,7 @@
 #include <cctype>
 #include <chrono>
 
+#include "coordinator/listener.hpp"
 #include "tap/call_log.hpp"
 
 namespace cts {
@@ -43,6 +44,41 @@ Worker& Scenario::worker(const std::string& role) {
   auto found = workers_.find(role);
   if (found == workers_.end()) found = workers_.emplace(role, session_.acquire()).first;
   return *found->second.worker;
+}
+
+Worker& Scenario::start_child(const std::string& role, Worker& parent, const std::string& method,
+                              const std::map<int, int>& objects) {
+  const std::string path = session_.private_path(".sock");
+  const Listener listener(path);
+  Json given = Json::object();
+  for (const auto& [in_child, in_parent] : objects) given[std::to_string(in_child)] = in_parent;
+  const int process = parent.new_object();
+  const pid_t pid = parent
+                        .call("child", {{"out", process},
+                                        {"method", method},
+                                        {"connect", path},
+                                        {"objects", given}})
+                        .value()
+                        .at("pid");
+  UniqueFd socket = listener.accept(Deadline::in(plan().deadline));
+  if (!socket) {
+    throw WorkerLost(WorkerLost::Outcome::hang, "the child " + role + " did not connect in time");
+  }
+  Child child{std::make_unique<Worker>(role, std::move(socket), pid, parent.call_log(),
+                                       plan().deadline),
+              &parent, process};
+  return *children_.insert_or_assign(role, std::move(child)).first->second.worker;
+}
+
+void Scenario::stop_child(const std::string& role, ProcessObject object) {
+  Child child = std::move(children_.at(role));
+  children_.erase(role);
+  child.worker->disconnect();
+  const Json joined = child.parent->call("child_join", {{"child", child.process}}).value();
+  if (joined.at("exitcode") != 0) {
+    evidence("", "process", "the child " + role + " ended with " + joined.at("exitcode").dump());
+  }
+  if (object == ProcessObject::drop) child.parent->drop(child.process).value();
 }
 
 void Scenario::evidence(std::string_view clauses, const std::string& witness,
@@ -158,6 +194,8 @@ void Scenario::must_notice(const std::string& what, const std::function<void()>&
 }
 
 void Scenario::finish() {
+  for (auto& [role, child] : children_) child.worker->kill_group();
+  children_.clear();
   for (auto& [role, pooled] : workers_) {
     if (!pooled.worker->alive()) {
       session_.end(std::move(pooled));
@@ -176,6 +214,8 @@ void Scenario::finish() {
 }
 
 void Scenario::abandon() {
+  for (auto& [role, child] : children_) child.worker->kill_group();
+  children_.clear();
   for (auto& [role, pooled] : workers_) session_.end(std::move(pooled));
   workers_.clear();
 }

@@ -50,6 +50,16 @@ class Scenario {
   const Plan& plan() const { return session_.plan(); }
   Session& session() { return session_; }
 
+  // Starts a multiprocessing child of `parent` by the given start method; it holds the parent's
+  // objects under new numbers ({number in the child, number in the parent}) and serves the protocol.
+  // Throws UnexpectedAnswer when start() raises, WorkerLost when the child does not connect in time.
+  Worker& start_child(const std::string& role, Worker& parent, const std::string& method,
+                      const std::map<int, int>& objects);
+  // Ends a child and joins it in its parent, which keeps the Process object until `drop` is asked
+  // for. A child that does not exit with status 0 is evidence.
+  enum class ProcessObject { keep, drop };
+  void stop_child(const std::string& role, ProcessObject object = ProcessObject::drop);
+
   std::uint64_t free_memory(int device = 0) { return session_.free_memory(device); }
 
   // Names a case of a table while the returned object lives: it stands before each text recorded.
@@ -137,9 +147,17 @@ class Scenario {
     }
   }
 
+  // A child of a worker, and its Process object there.
+  struct Child {
+    std::unique_ptr<Worker> worker;
+    Worker* parent = nullptr;
+    int process = 0;
+  };
+
   Session& session_;
   const ScenarioInfo& info_;
   std::map<std::string, PooledWorker> workers_;
+  std::map<std::string, Child> children_;
   std::vector<std::string> cases_;
   bool noticing_ = false;
   int noticed_ = 0;

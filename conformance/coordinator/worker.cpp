@@ -138,6 +138,11 @@ ExitStatus Worker::kill() {
   return ended();
 }
 
+void Worker::disconnect() {
+  alive_ = false;
+  channel_.close();
+}
+
 void Worker::signal(int number) { ::kill(pid_, number); }
 
 std::vector<tap::Call> Worker::calls_since(std::uint64_t position) const {
@@ -145,7 +150,7 @@ std::vector<tap::Call> Worker::calls_since(std::uint64_t position) const {
 }
 
 Answer<Resource> Worker::resource(Json options) {
-  const int id = next_object();
+  const int id = new_object();
   options["out"] = id;
   return call("resource", std::move(options)).map([&](const Json& json) {
     return Resource{id, json.at("is_ipc_enabled")};
@@ -153,14 +158,14 @@ Answer<Resource> Worker::resource(Json options) {
 }
 
 Answer<Buffer> Worker::allocate(const Resource& resource, std::uint64_t size) {
-  const int id = next_object();
+  const int id = new_object();
   return call("allocate", {{"resource", resource.id}, {"size", size}, {"out", id}})
       .map([&](const Json& json) { return buffer_from(id, json); });
 }
 
 Answer<Buffer> Worker::modify(const Resource& resource, const Buffer& buffer, std::uint64_t size,
                               std::optional<Json> config) {
-  const int id = next_object();
+  const int id = new_object();
   Json arguments = {
       {"resource", resource.id}, {"buffer", buffer.id}, {"size", size}, {"out", id}};
   if (config) arguments["config"] = *config;
@@ -176,14 +181,14 @@ Answer<Buffer> Worker::info(const Buffer& buffer) {
 }
 
 Answer<Descriptor> Worker::export_descriptor(const Buffer& buffer) {
-  const int id = next_object();
+  const int id = new_object();
   return call("export", {{"buffer", buffer.id}, {"out", id}}).map([&](const Json& json) {
     return descriptor_from(id, json);
   });
 }
 
 Answer<Buffer> Worker::import(const Resource& resource, const Descriptor& descriptor) {
-  const int id = next_object();
+  const int id = new_object();
   return call("import", {{"resource", resource.id}, {"descriptor", descriptor.id}, {"out", id}})
       .map([&](const Json& json) { return buffer_from(id, json); });
 }
@@ -195,14 +200,14 @@ Answer<Descriptor> Worker::descriptor(const Descriptor& descriptor) {
 }
 
 Answer<Descriptor> Worker::from_fds(Json fds, Json sizes, Json more) {
-  const int id = next_object();
+  const int id = new_object();
   return call("from_fds", with({{"fds", std::move(fds)}, {"sizes", std::move(sizes)}, {"out", id}},
                                more))
       .map([&](const Json& json) { return descriptor_from(id, json); });
 }
 
 Answer<Handle> Worker::handle(const Descriptor& descriptor, std::size_t index) {
-  const int id = next_object();
+  const int id = new_object();
   return call("handle", {{"descriptor", descriptor.id}, {"index", index}, {"out", id}})
       .map([&](const Json& json) { return Handle{id, json.at("fd")}; });
 }
@@ -216,6 +221,10 @@ void Worker::fill(const Buffer& buffer, std::uint64_t seed) { fill(buffer, seed,
 void Worker::fill(const Buffer& buffer, std::uint64_t seed, std::uint64_t offset,
                   std::uint64_t size) {
   call("fill", {{"buffer", buffer.id}, {"offset", offset}, {"size", size}, {"seed", seed}}).value();
+}
+
+void Worker::copy(const Buffer& from, const Buffer& to) {
+  call("copy", {{"from", from.id}, {"to", to.id}, {"size", from.size}}).value();
 }
 
 std::int64_t Worker::mismatch(const Buffer& buffer, std::uint64_t seed) {

@@ -135,6 +135,8 @@ class Worker {
   // Writes the pattern of `seed` over the buffer, or over [offset, offset + size).
   void fill(const Buffer& buffer, std::uint64_t seed);
   void fill(const Buffer& buffer, std::uint64_t seed, std::uint64_t offset, std::uint64_t size);
+  // Copies all of `from` over the beginning of `to`.
+  void copy(const Buffer& from, const Buffer& to);
   // Offset of the first byte that is not the pattern's, -1 if there is none.
   std::int64_t mismatch(const Buffer& buffer, std::uint64_t seed);
   std::int64_t mismatch(const Buffer& buffer, std::uint64_t seed, std::uint64_t offset,
@@ -148,6 +150,9 @@ class Worker {
   void leave_free_fds(int slots) { call("nofile_free", {{"slots", slots}}).value(); }
   void restore_fd_limit() { call("nofile_restore").value(); }
 
+  // A number for a new object, for operations without a function here.
+  int new_object() { return ++objects_; }
+
   // Drops every object and descriptor, restores limits.
   void reset();
 
@@ -155,6 +160,8 @@ class Worker {
   ExitStatus exit(const std::string& how);
   // SIGKILL to the worker alone, and waits for its end.
   ExitStatus kill();
+  // Closes the connection; the worker then ends by itself.
+  void disconnect();
   // Any other signal to the worker alone.
   void signal(int number);
   // Kills the worker and its whole group.
@@ -171,7 +178,6 @@ class Worker {
   void say_hello();
   [[noreturn]] void lost(const ChannelError& error, const std::string& operation);
   ExitStatus ended();
-  int next_object() { return ++objects_; }
 
   std::string name_;
   std::optional<Process> process_;  // none for a child of another worker

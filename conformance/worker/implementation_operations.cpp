@@ -131,6 +131,20 @@ Reply ImplementationOperations::read(const Json& request) {
   return {{{"hex", hex}}};
 }
 
+Reply ImplementationOperations::copy(const Json& request) {
+  vmmcts_buffer* from = get(buffers_, request.at("from"));
+  vmmcts_buffer* to = get(buffers_, request.at("to"));
+  const std::uint64_t end = request.at("size");
+  std::vector<std::uint8_t> bytes;
+  for (std::uint64_t at = 0; at < end; at += bytes.size()) {
+    bytes.resize(std::min(kCopyBytes, end - at));
+    const auto size = static_cast<std::uint64_t>(bytes.size());
+    call(table_.buffer_read, from, at, static_cast<void*>(bytes.data()), size);
+    call(table_.buffer_write, to, at, static_cast<const void*>(bytes.data()), size);
+  }
+  return {};
+}
+
 Reply ImplementationOperations::export_descriptor(const Json& request) {
   vmmcts_descriptor* made = nullptr;
   call(table_.buffer_export, get(buffers_, request.at("buffer")), &made);
@@ -223,6 +237,7 @@ void ImplementationOperations::add_to(Server& server) {
       {"fill", &ImplementationOperations::fill},
       {"verify", &ImplementationOperations::verify},
       {"read", &ImplementationOperations::read},
+      {"copy", &ImplementationOperations::copy},
       {"export", &ImplementationOperations::export_descriptor},
       {"import", &ImplementationOperations::import},
       {"from_fds", &ImplementationOperations::from_fds},

@@ -29,6 +29,7 @@ class ImplementationOperations {
   Reply fill(const Json& request);
   Reply verify(const Json& request);
   Reply read(const Json& request);
+  Reply copy(const Json& request);
   Reply export_descriptor(const Json& request);
   Reply import(const Json& request);
   Reply from_fds(const Json& request);

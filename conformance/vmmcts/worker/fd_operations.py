@@ -9,6 +9,7 @@ import resource
 import signal
 import socket
 import tempfile
+from collections.abc import Iterator
 
 from vmmcts.worker.channel import MAX_FDS_PER_MESSAGE, Message, receive_with_fds, send_with_fds
 from vmmcts.worker.server import Reply, Server
@@ -136,12 +137,12 @@ class FdOperations:
 
 
 @contextlib.contextmanager
-def _borrowed_socket(fd: int):  # type: ignore[no-untyped-def]
+def _borrowed_socket(fd: int) -> Iterator[socket.socket]:
     """A socket object over a number that stays its owner's."""
     sock = socket.socket(fileno=fd)
+    sock.settimeout(_SOCKET_TIMEOUT)
     try:
-        sock.settimeout(_SOCKET_TIMEOUT)
         yield sock
-        sock.settimeout(None)
     finally:
+        sock.settimeout(None)
         sock.detach()

@@ -1,0 +1,236 @@
+"""The operations on multiprocessing, so that both ends of a transport are driven step by step.
+
+| op | arguments | result |
+| --- | --- | --- |
+| queue | out, method, maxsize (0) | |
+| put | queue, object | |
+| put_data | queue, value | |
+| get | queue, out, timeout | type and description of what arrived |
+| feeder_errors | queue | errors: what _on_queue_feeder_error was called with |
+| feeder_wait | queue, count, timeout | waits until it was called that often |
+| queue_close | queue | closes and joins the feeder thread |
+| pipe | out: two numbers, method | |
+| send | connection, object | |
+| recv | connection, out, timeout | type and description |
+| child | out, method, connect, objects {number: object} | pid; the child connects to ``connect`` |
+| child_join | child, timeout | exitcode |
+| pool | out, method | |
+| pool_call | pool, object or none, function, out, timeout | type and description |
+| pool_close | pool | |
+| pickle | object | plain pickle.dumps; size |
+
+A child holds the objects it was given under the numbers of ``objects``, and serves the protocol as
+its parent does.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import multiprocessing
+import multiprocessing.queues
+import pickle
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from multiprocessing.context import BaseContext
+from typing import Any
+
+from vmmcts.adapters.implementation import Implementation
+from vmmcts.worker.channel import Channel
+from vmmcts.worker.implementation_operations import ImplementationOperations, arrived_json
+from vmmcts.worker.objects import Objects
+from vmmcts.worker.server import Reply, Server, error_json
+
+_PR_SET_PDEATHSIG = 1
+_TIMEOUT = 10.0  # seconds, where a request names none
+
+
+class WatchedQueue(multiprocessing.queues.Queue[Any]):
+    """A Queue that keeps what its feeder thread reports, as a subclass is meant to."""
+
+    def __init__(self, maxsize: int, context: BaseContext) -> None:
+        super().__init__(maxsize, ctx=context)
+        self._watch()
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)  # type: ignore[misc]
+        self._watch()
+
+    def _watch(self) -> None:
+        self.errors: list[dict[str, Any]] = []
+        self.reported = threading.Condition()
+
+    def _on_queue_feeder_error(self, e: Exception, obj: Any) -> None:
+        with self.reported:
+            self.errors.append({**error_json(e), "object": type(obj).__name__})
+            # The frames of the failed pickling hold the item.
+            e.__traceback__ = None
+            self.reported.notify_all()
+
+
+def _context(request: dict[str, Any]) -> BaseContext:
+    return multiprocessing.get_context(request.get("method", "spawn"))
+
+
+def run_child(adapter: Callable[[], Implementation], connect: str, objects: dict[int, Any]) -> None:
+    """The main of a child: connects back and serves until the coordinator closes."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    channel = Channel.connect(connect)
+    from vmmcts.worker.main import make_server
+
+    server, table = make_server(adapter())
+    while objects:
+        number, thing = objects.popitem()
+        table[number] = thing
+        del thing
+    server.run(channel)
+    table.clear()
+
+
+def _echo(thing: Any) -> Any:
+    return thing
+
+
+def _last_byte(implementation: type[Implementation], buffer: Any) -> int:
+    adapter = implementation()
+    return adapter.read(buffer, adapter.buffer_info(buffer).size - 1, 1)[0]
+
+
+class Transports:
+    """The multiprocessing objects of this worker."""
+
+    def __init__(
+        self,
+        implementation: Implementation,
+        operations: ImplementationOperations,
+        objects: Objects,
+    ) -> None:
+        self._implementation = implementation
+        self._operations = operations
+        self._objects = objects
+
+    def add_to(self, server: Server) -> None:
+        """Serve the operations."""
+        for name, operation in {
+            "queue": self._queue,
+            "put": self._put,
+            "put_data": self._put_data,
+            "get": self._get,
+            "feeder_errors": self._feeder_errors,
+            "feeder_wait": self._feeder_wait,
+            "queue_close": self._queue_close,
+            "pipe": self._pipe,
+            "send": self._send,
+            "recv": self._recv,
+            "child": self._child,
+            "child_join": self._child_join,
+            "pool": self._pool,
+            "pool_call": self._pool_call,
+            "pool_close": self._pool_close,
+            "pickle": self._pickle,
+        }.items():
+            server.add(name, lambda m, run=operation: Reply(run(m.body)))
+
+    def _arrived(self, request: dict[str, Any], thing: Any) -> dict[str, Any]:
+        described = arrived_json(self._operations, self._implementation, thing)
+        self._objects[request["out"]] = thing
+        return described
+
+    def _queue(self, request: dict[str, Any]) -> dict[str, Any]:
+        made = WatchedQueue(request.get("maxsize", 0), _context(request))
+        self._objects[request["out"]] = made
+        return {}
+
+    def _put(self, request: dict[str, Any]) -> dict[str, Any]:
+        timeout = request.get("timeout", _TIMEOUT)
+        self._objects[request["queue"]].put(self._objects[request["object"]], timeout=timeout)
+        return {}
+
+    def _put_data(self, request: dict[str, Any]) -> dict[str, Any]:
+        timeout = request.get("timeout", _TIMEOUT)
+        self._objects[request["queue"]].put(request["value"], timeout=timeout)
+        return {}
+
+    def _get(self, request: dict[str, Any]) -> dict[str, Any]:
+        source: WatchedQueue = self._objects[request["queue"]]
+        return self._arrived(request, source.get(timeout=request.get("timeout", _TIMEOUT)))
+
+    def _feeder_errors(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"errors": list(self._objects[request["queue"]].errors)}
+
+    def _feeder_wait(self, request: dict[str, Any]) -> dict[str, Any]:
+        watched: WatchedQueue = self._objects[request["queue"]]
+        with watched.reported:
+            done = watched.reported.wait_for(
+                lambda: len(watched.errors) >= request["count"],
+                timeout=request.get("timeout", _TIMEOUT),
+            )
+        if not done:
+            raise queue.Empty("the feeder reported nothing in time")
+        return {"errors": list(watched.errors)}
+
+    def _queue_close(self, request: dict[str, Any]) -> dict[str, Any]:
+        source = self._objects[request["queue"]]
+        source.close()
+        source.join_thread()
+        return {}
+
+    def _pipe(self, request: dict[str, Any]) -> dict[str, Any]:
+        ends = _context(request).Pipe()
+        for number, end in zip(request["out"], ends, strict=True):
+            self._objects[number] = end
+        return {}
+
+    def _send(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._objects[request["connection"]].send(self._objects[request["object"]])
+        return {}
+
+    def _recv(self, request: dict[str, Any]) -> dict[str, Any]:
+        connection = self._objects[request["connection"]]
+        if not connection.poll(request.get("timeout", _TIMEOUT)):
+            raise queue.Empty("nothing arrived in time")
+        return self._arrived(request, connection.recv())
+
+    def _child(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Process is not the same class in every context.
+        context: Any = _context(request)
+        given = {int(number): self._objects[o] for number, o in request["objects"].items()}
+        process = context.Process(
+            target=run_child,
+            args=(type(self._implementation), request["connect"], given),
+        )
+        process.start()
+        self._objects[request["out"]] = process
+        return {"pid": process.pid}
+
+    def _child_join(self, request: dict[str, Any]) -> dict[str, Any]:
+        process = self._objects[request["child"]]
+        process.join(request.get("timeout", _TIMEOUT))
+        return {"exitcode": process.exitcode}
+
+    def _pool(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._objects[request["out"]] = _context(request).Pool(1)
+        return {}
+
+    def _pool_call(self, request: dict[str, Any]) -> dict[str, Any]:
+        function: Callable[..., Any] = {"echo": _echo, "last_byte": _last_byte}[request["function"]]
+        arguments: tuple[Any, ...] = ()
+        if request["function"] == "last_byte":
+            arguments += (type(self._implementation),)
+        if "object" in request:
+            arguments += (self._objects[request["object"]],)
+        else:
+            arguments += (request.get("value"),)
+        result = self._objects[request["pool"]].apply_async(function, arguments)
+        del arguments
+        return self._arrived(request, result.get(request.get("timeout", _TIMEOUT)))
+
+    def _pool_close(self, request: dict[str, Any]) -> dict[str, Any]:
+        pool = self._objects[request["pool"]]
+        pool.close()
+        pool.join()
+        return {}
+
+    def _pickle(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"size": len(pickle.dumps(self._objects[request["object"]]))}

@@ -1,0 +1,40 @@
+// Steps that many scenarios share.
+#pragma once
+
+#include <catch2_compat.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "coordinator/scenario.hpp"
+
+namespace cts {
+
+// Chunk layouts that scenarios run over, in granules of the driver.
+using Layout = std::vector<int>;
+std::string to_string(const Layout& layout);  // "3 allocations of 1+2+3 granules"
+
+// The driver's granule: the size of the smallest buffer.
+std::uint64_t granule(Worker& worker, const Resource& resource);
+
+// A buffer of one allocation per element, each of so many granules, made by growing; the
+// intermediate buffers are dropped.
+Buffer allocate_chunks(Worker& worker, const Resource& resource, const Layout& layout);
+
+// The descriptor rebuilt in another worker over SCM_RIGHTS; the transport's copies are closed.
+Descriptor forward(Worker& from, const Descriptor& descriptor, Worker& to);
+// The same for descriptors that the coordinator already took out of `from`.
+Descriptor rebuild(const std::vector<UniqueFd>& fds, const Descriptor& like, Worker& to);
+
+// Exports in one worker and imports in another, over SCM_RIGHTS; no descriptor is left in either.
+Buffer share(Worker& from, const Buffer& buffer, Worker& to, const Resource& into);
+
+// Grows `buffer` by one granule along the wanted path. `blockers` keeps what stands in the way; the
+// result's pointer tells the path. Throws NotExercised when the path cannot be reached.
+enum class GrowPath { in_place, moved };
+Buffer grow_along(Worker& worker, const Resource& resource, const Buffer& buffer, GrowPath path);
+
+// Numbers of `calls` that are the given driver call.
+std::vector<tap::Call> only(const std::vector<tap::Call>& calls, std::string_view name);
+
+}  // namespace cts
