@@ -10,6 +10,7 @@
 #include <climits>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <memory>
 #include <stdexcept>
 
@@ -64,6 +65,16 @@ std::string FdSet::changes_since(const FdSet& before) const {
   list('+', *this, before);
   list('-', before, *this);
   return text;
+}
+
+bool is_close_on_exec(pid_t pid, int fd) {
+  const std::string path = "/proc/" + std::to_string(pid) + "/fdinfo/" + std::to_string(fd);
+  std::ifstream info(path);
+  for (std::string word; info >> word;) {
+    unsigned flags = 0;
+    if (word == "flags:" && info >> std::oct >> flags) return (flags & O_CLOEXEC) != 0;
+  }
+  throw std::runtime_error(path + " does not tell the flags");
 }
 
 bool same_open_file(int a, int b) {

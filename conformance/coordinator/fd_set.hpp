@@ -41,6 +41,9 @@ class FdSet {
   std::map<int, OpenFile> files_;
 };
 
+// Whether a descriptor of a process is close-on-exec, as /proc/PID/fdinfo tells.
+bool is_close_on_exec(pid_t pid, int fd);
+
 // Whether two descriptors of this process share one open file (one file offset and status flags),
 // as dup makes them. It flips a status flag of `a` and looks at `b`, then puts it back.
 bool same_open_file(int a, int b);

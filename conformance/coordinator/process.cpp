@@ -111,7 +111,7 @@ Process Process::start(const ProcessOptions& options) {
            failure_write.get(), coordinator);
   }
   ::setpgid(pid, pid);
-  Process process(pid, std::move(ours));
+  Process process(pid, std::move(ours), options.log_path);
   failure_write.reset();
   int error = 0;
   if (::read(failure_read.get(), &error, sizeof(error)) == sizeof(error)) {
@@ -123,6 +123,7 @@ Process Process::start(const ProcessOptions& options) {
 Process::Process(Process&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       socket_(std::move(other.socket_)),
+      log_path_(std::move(other.log_path_)),
       ended_(other.ended_) {}
 
 Process::~Process() {

@@ -39,6 +39,7 @@ class Process {
   ~Process();
 
   pid_t pid() const { return pid_; }
+  const std::string& log_path() const { return log_path_; }
 
   // Our end of the socket pair; the caller takes it over.
   UniqueFd take_socket() { return std::move(socket_); }
@@ -56,10 +57,12 @@ class Process {
   bool group_alive() const;
 
  private:
-  Process(pid_t pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
+  Process(pid_t pid, UniqueFd socket, std::string log_path)
+      : pid_(pid), socket_(std::move(socket)), log_path_(std::move(log_path)) {}
 
   pid_t pid_ = -1;
   UniqueFd socket_;
+  std::string log_path_;
   std::optional<ExitStatus> ended_;
 };
 

@@ -1,6 +1,8 @@
 #include "coordinator/worker.hpp"
 
 #include <csignal>
+#include <fstream>
+#include <iterator>
 
 namespace cts {
 namespace {
@@ -64,14 +66,28 @@ void Worker::say_hello() {
 
 Answer<Json> Worker::call(const std::string& operation, Json arguments,
                           std::span<const int> fds) {
+  return finish(begin(operation, std::move(arguments), fds));
+}
+
+Worker::Pending Worker::begin(const std::string& operation, Json arguments,
+                              std::span<const int> fds) {
   if (!alive_) throw UnexpectedAnswer(operation + ": " + name_ + " has ended");
-  const std::uint64_t position = call_position();
-  const Deadline deadline = Deadline::in(deadline_);
+  Pending pending{operation, call_position(), Deadline::in(deadline_)};
   arguments["id"] = ++requests_;
   arguments["op"] = operation;
   try {
-    channel_.send(std::move(arguments), fds, deadline);
-    Message reply = channel_.receive(deadline);
+    channel_.send(std::move(arguments), fds, pending.deadline);
+  } catch (const ChannelError& error) {
+    lost(error, operation);
+  }
+  return pending;
+}
+
+Answer<Json> Worker::finish(const Pending& pending) {
+  const std::string& operation = pending.operation;
+  const std::uint64_t position = pending.position;
+  try {
+    Message reply = channel_.receive(pending.deadline);
     const Json& body = reply.body;
     const bool ok = body.at("ok");
     if (body.at("id") != requests_) {
@@ -136,6 +152,12 @@ ExitStatus Worker::exit(const std::string& how) {
 ExitStatus Worker::kill() {
   signal(SIGKILL);
   return ended();
+}
+
+std::string Worker::log() const {
+  if (!process_) return {};
+  std::ifstream file(process_->log_path());
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 void Worker::disconnect() {

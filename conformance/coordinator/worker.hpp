@@ -118,6 +118,16 @@ class Worker {
   Answer<Json> call(const std::string& operation, Json arguments = Json::object(),
                     std::span<const int> fds = {});
 
+  // The two halves of call, for several workers at once: the request, and its answer.
+  struct Pending {
+    std::string operation;
+    std::uint64_t position = 0;
+    Deadline deadline = Deadline::never();
+  };
+  Pending begin(const std::string& operation, Json arguments = Json::object(),
+                std::span<const int> fds = {});
+  Answer<Json> finish(const Pending& pending);
+
   Answer<Resource> resource(Json options = Json::object());
   Answer<Buffer> allocate(const Resource& resource, std::uint64_t size);
   Answer<Buffer> modify(const Resource& resource, const Buffer& buffer, std::uint64_t size,
@@ -166,6 +176,9 @@ class Worker {
   void signal(int number);
   // Kills the worker and its whole group.
   ExitStatus kill_group();
+
+  // What the process has printed so far, both streams.
+  std::string log() const;
 
   // Descriptors that it has open now.
   FdSet fds() const { return FdSet::of(pid_); }

@@ -221,6 +221,24 @@ Reply ImplementationOperations::concurrent(const Json& request) {
                            request.at("threads"), request.at("rounds"))};
 }
 
+Reply ImplementationOperations::import_rounds(const Json& request) {
+  vmmcts_resource* resource = get(resources_, request.at("resource"));
+  vmmcts_descriptor* descriptor = get(descriptors_, request.at("descriptor"));
+  const int rounds = request.at("rounds");
+  int wrong_bytes = 0;
+  for (int round = 0; round < rounds; ++round) {
+    vmmcts_buffer* made = nullptr;
+    call(table_.buffer_import, resource, descriptor, &made);
+    const std::unique_ptr<vmmcts_buffer, void (*)(vmmcts_buffer*)> imported(made,
+                                                                            table_.buffer_release);
+    std::array<std::uint8_t, 256> bytes{};
+    call(table_.buffer_read, made, std::uint64_t{0}, static_cast<void*>(bytes.data()),
+         std::uint64_t{bytes.size()});
+    wrong_bytes += find_mismatch(bytes, request.at("seed"), 0) >= 0;
+  }
+  return {{{"wrong_bytes", wrong_bytes}}};
+}
+
 void ImplementationOperations::reset() {
   buffers_.clear();
   descriptors_.clear();
@@ -245,6 +263,7 @@ void ImplementationOperations::add_to(Server& server) {
       {"close", &ImplementationOperations::close},
       {"drop", &ImplementationOperations::drop},
       {"concurrent", &ImplementationOperations::concurrent},
+      {"import_rounds", &ImplementationOperations::import_rounds},
   };
   for (const auto& [name, method] : operations) {
     server.add(name, [this, method = method](Message& m) { return (this->*method)(m.body); });

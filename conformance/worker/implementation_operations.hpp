@@ -37,6 +37,7 @@ class ImplementationOperations {
   Reply close(const Json& request);
   Reply drop(const Json& request);
   Reply concurrent(const Json& request);
+  Reply import_rounds(const Json& request);
 
   Json keep_buffer(vmmcts_buffer* buffer, int name);
   Json buffer_json(vmmcts_buffer* buffer);

@@ -52,6 +52,7 @@ class ImplementationOperations:
             "descriptor": self._descriptor,
             "handle": self._handle,
             "concurrent": self._concurrent,
+            "import_rounds": self._import_rounds,
         }.items():
             server.add(name, lambda m, run=operation: Reply(run(m.body)))
 
@@ -188,6 +189,19 @@ class ImplementationOperations:
         for thread in running:
             thread.join()
         return {"wrong_bytes": wrong_bytes, "errors": sorted(errors)}
+
+    def _import_rounds(self, request: dict[str, Any]) -> dict[str, Any]:
+        """Rounds of import, read and close of one descriptor."""
+        implementation = self._implementation
+        resource = self._objects[request["resource"]]
+        descriptor = self._objects[request["descriptor"]]
+        wrong_bytes = 0
+        for _ in range(request["rounds"]):
+            imported = implementation.import_buffer(resource, descriptor)
+            data = implementation.read(imported, 0, _PROBE_BYTES)
+            wrong_bytes += find_mismatch(data, request["seed"], 0) >= 0
+            implementation.close(imported)
+        return {"wrong_bytes": wrong_bytes}
 
     def _round(self, resource: Any, seed: int) -> bool:
         implementation = self._implementation
