@@ -130,15 +130,18 @@ Process::~Process() {
   if (pid_ > 0) kill_group();
 }
 
+UniqueFd Process::pidfd() const {
+  return UniqueFd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
+}
+
 void Process::signal(int number) const {
   if (!ended_) ::kill(pid_, number);
 }
 
 std::optional<ExitStatus> Process::wait(const Deadline& deadline) {
   if (ended_) return ended_;
-  const UniqueFd pidfd(static_cast<int>(::syscall(SYS_pidfd_open, pid_, 0)));
-  if (pidfd) {
-    pollfd entry{pidfd.get(), POLLIN, 0};
+  if (const UniqueFd ended = pidfd()) {
+    pollfd entry{ended.get(), POLLIN, 0};
     while (::poll(&entry, 1, deadline.poll_timeout()) < 0 && errno == EINTR) {
     }
   }

@@ -44,6 +44,9 @@ class Process {
   // Our end of the socket pair; the caller takes it over.
   UniqueFd take_socket() { return std::move(socket_); }
 
+  // A new pidfd of the process: readable once it has ended.
+  UniqueFd pidfd() const;
+
   // Signals the process alone.
   void signal(int number) const;
 

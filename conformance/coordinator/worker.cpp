@@ -39,7 +39,7 @@ Worker::Worker(std::string name, Process process, std::unique_ptr<tap::CallLog> 
       process_(std::move(process)),
       own_calls_(std::move(calls)),
       calls_(own_calls_.get()),
-      channel_(process_->take_socket()),
+      channel_(process_->take_socket(), process_->pidfd()),
       pid_(process_->pid()),
       deadline_(deadline) {
   say_hello();

@@ -16,12 +16,12 @@ using Reason = ChannelError::Reason;
   throw ChannelError(Reason::closed, std::string(what) + ": " + std::strerror(error));
 }
 
-// Waits until the socket is ready for `events`.
-void wait_ready(int socket, short events, const Deadline& deadline) {
+// Waits until the socket is ready for `events`; false when instead the peer has ended.
+bool wait_ready(int socket, short events, const Deadline& deadline, int peer = -1) {
   for (;;) {
-    pollfd entry{socket, events, 0};
-    const int ready = ::poll(&entry, 1, deadline.poll_timeout());
-    if (ready > 0) return;
+    std::array<pollfd, 2> entries{pollfd{socket, events, 0}, pollfd{peer, POLLIN, 0}};
+    const int ready = ::poll(entries.data(), entries.size(), deadline.poll_timeout());
+    if (ready > 0) return entries[0].revents != 0;
     if (ready == 0) throw ChannelError(Reason::timed_out, "no answer before the deadline");
     if (errno != EINTR) fail("poll", errno);
   }
@@ -70,7 +70,7 @@ void send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const
 }
 
 std::size_t receive_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
-                             bool& truncated, const Deadline& deadline) {
+                             bool& truncated, const Deadline& deadline, int peer) {
   alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof(int) * kMaxFdsPerMessage)> control{};
   iovec data{bytes.data(), bytes.size()};
   msghdr message{};
@@ -80,7 +80,7 @@ std::size_t receive_with_fds(int socket, std::span<std::byte> bytes, std::vector
   message.msg_controllen = control.size();
   ssize_t got = -1;
   for (;;) {
-    wait_ready(socket, POLLIN, deadline);
+    if (!wait_ready(socket, POLLIN, deadline, peer)) return 0;
     got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
     if (got >= 0) break;
     if (errno == ECONNRESET) return 0;
@@ -116,8 +116,8 @@ Message Channel::receive(const Deadline& deadline) {
       throw ChannelError(Reason::malformed, "a line of more than 64 MiB");
     }
     std::array<std::byte, 1 << 16> piece;
-    const std::size_t got =
-        receive_with_fds(socket_.get(), piece, message.fds, message.truncated, deadline);
+    const std::size_t got = receive_with_fds(socket_.get(), piece, message.fds, message.truncated,
+                                             deadline, peer_.get());
     if (got == 0) throw ChannelError(Reason::closed, "the connection ended");
     buffer_.append(reinterpret_cast<const char*>(piece.data()), got);
   }

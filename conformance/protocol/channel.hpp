@@ -38,13 +38,17 @@ void send_with_fds(int socket, std::span<const std::byte> bytes, std::span<const
                    const Deadline& deadline);
 
 // Reads at most `bytes.size()` bytes, appending descriptors to `fds` (close-on-exec) and setting
-// `truncated` when some were lost. Returns 0 at the end of the stream. Waits until the deadline.
+// `truncated` when some were lost. Returns 0 at the end of the stream, or when the process behind
+// the pidfd `peer` (-1: none) has ended with nothing left to read. Waits until the deadline.
 std::size_t receive_with_fds(int socket, std::span<std::byte> bytes, std::vector<UniqueFd>& fds,
-                             bool& truncated, const Deadline& deadline);
+                             bool& truncated, const Deadline& deadline, int peer = -1);
 
 class Channel {
  public:
-  explicit Channel(UniqueFd socket) : socket_(std::move(socket)) {}
+  // `peer` may be a pidfd of the other side: its death ends the connection even where a child of
+  // it has inherited the socket.
+  explicit Channel(UniqueFd socket, UniqueFd peer = {})
+      : socket_(std::move(socket)), peer_(std::move(peer)) {}
 
   // Sends one message; adds "attached" to the body when descriptors go with it.
   void send(Json body, std::span<const int> fds, const Deadline& deadline);
@@ -57,6 +61,7 @@ class Channel {
 
  private:
   UniqueFd socket_;
+  UniqueFd peer_;
   std::string buffer_;
 };
 
