@@ -1,6 +1,21 @@
 #include "transports.hpp"
 
 namespace cts {
+namespace {
+
+constexpr int kSourceInChild = 900;
+
+Json next(const std::string& operation, int source, int out) {
+  return {{operation == "get" ? "queue" : "connection", source}, {"out", out}};
+}
+
+void require_type(const Json& arrived, const std::string& type) {
+  if (arrived.at("type") != type) {
+    throw UnexpectedAnswer("what arrived is no " + type + ": " + arrived.dump());
+  }
+}
+
+}  // namespace
 
 int make_queue(Worker& worker, const std::string& method, int maxsize) {
   const int queue = worker.new_object();
@@ -8,23 +23,46 @@ int make_queue(Worker& worker, const std::string& method, int maxsize) {
   return queue;
 }
 
-Answer<Buffer> get(Worker& worker, int queue) {
+std::pair<int, int> make_pipe(Worker& worker, const std::string& method) {
+  const int first = worker.new_object();
+  const int second = worker.new_object();
+  worker.call("pipe", {{"out", {first, second}}, {"method", method}}).value();
+  return {first, second};
+}
+
+Answer<Buffer> next_buffer(Worker& worker, const std::string& operation, int source) {
   const int id = worker.new_object();
-  return worker.call("get", {{"queue", queue}, {"out", id}}).map([&](const Json& json) {
-    if (json.at("type") != "buffer") throw UnexpectedAnswer("what arrived is no buffer: " + json.dump());
+  return worker.call(operation, next(operation, source, id)).map([&](const Json& json) {
+    require_type(json, "buffer");
     return Buffer{id, json.at("pointer"), json.at("size"), json.at("is_mapped")};
   });
 }
 
-Answer<Descriptor> get_descriptor(Worker& worker, int queue) {
+Answer<Descriptor> next_descriptor(Worker& worker, const std::string& operation, int source) {
   const int id = worker.new_object();
-  return worker.call("get", {{"queue", queue}, {"out", id}}).map([&](const Json& json) {
-    if (json.at("type") != "descriptor") {
-      throw UnexpectedAnswer("what arrived is no descriptor: " + json.dump());
-    }
+  return worker.call(operation, next(operation, source, id)).map([&](const Json& json) {
+    require_type(json, "descriptor");
     return Descriptor{id, json.at("handle_type"), json.at("size"), json.at("sizes"),
                       json.at("fds_open")};
   });
+}
+
+std::string to_string(Carrier carrier) { return carrier == Carrier::queue ? "queue" : "pipe"; }
+
+Link open_link(Scenario& s, Carrier carrier, Worker& sender, const std::string& method,
+               Worker*& receiver) {
+  if (carrier == Carrier::queue) {
+    const int queue = make_queue(sender, method);
+    receiver = &s.start_child("receiver", sender, method, {{kSourceInChild, queue}});
+    return {"get", kSourceInChild, [&sender, queue](int object) {
+              return sender.call("put", {{"queue", queue}, {"object", object}});
+            }};
+  }
+  const auto [here, there] = make_pipe(sender, method);
+  receiver = &s.start_child("receiver", sender, method, {{kSourceInChild, there}});
+  return {"recv", kSourceInChild, [&sender, here = here](int object) {
+            return sender.call("send", {{"connection", here}, {"object", object}});
+          }};
 }
 
 }  // namespace cts

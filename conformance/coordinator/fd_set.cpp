@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
@@ -43,6 +44,11 @@ std::vector<int> FdSet::numbers() const {
   std::vector<int> result;
   for (const auto& [number, file] : files_) result.push_back(number);
   return result;
+}
+
+std::size_t FdSet::count_of(const std::string& target) const {
+  return std::count_if(files_.begin(), files_.end(),
+                       [&](const auto& entry) { return entry.second.target == target; });
 }
 
 std::vector<int> FdSet::added_since(const FdSet& before) const {

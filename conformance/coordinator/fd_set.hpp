@@ -28,6 +28,9 @@ class FdSet {
   std::size_t size() const { return files_.size(); }
   bool contains(int number) const { return files_.contains(number); }
   std::vector<int> numbers() const;
+  // How many numbers refer to a file of this name.
+  std::size_t count_of(const std::string& target) const;
+  const std::string& target_of(int number) const { return files_.at(number).target; }
 
   // Numbers here that are not in `before`, or that refer to something else there.
   std::vector<int> added_since(const FdSet& before) const;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cctype>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 
 #include "coordinator/listener.hpp"
 #include "tap/call_log.hpp"
@@ -79,6 +81,24 @@ void Scenario::stop_child(const std::string& role, ProcessObject object) {
     evidence("", "process", "the child " + role + " ended with " + joined.at("exitcode").dump());
   }
   if (object == ProcessObject::drop) child.parent->drop(child.process).value();
+}
+
+void Scenario::kill_child(const std::string& role) {
+  Child child = std::move(children_.at(role));
+  children_.erase(role);
+  child.worker->kill_group();
+  child.parent->call("child_join", {{"child", child.process}}).value();
+  child.parent->drop(child.process).value();
+}
+
+std::size_t Scenario::children_of(const Worker& worker) const {
+  std::size_t count = 0;
+  const std::string tasks = "/proc/" + std::to_string(worker.pid()) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream children(task.path() / "children");
+    for (pid_t child = 0; children >> child;) ++count;
+  }
+  return count;
 }
 
 void Scenario::evidence(std::string_view clauses, const std::string& witness,

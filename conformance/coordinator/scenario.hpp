@@ -60,6 +60,11 @@ class Scenario {
   enum class ProcessObject { keep, drop };
   void stop_child(const std::string& role, ProcessObject object = ProcessObject::drop);
 
+  // Kills a child and joins it in its parent.
+  void kill_child(const std::string& role);
+  // Processes whose parent is the worker, seen in /proc.
+  std::size_t children_of(const Worker& worker) const;
+
   std::uint64_t free_memory(int device = 0) { return session_.free_memory(device); }
 
   // Names a case of a table while the returned object lives: it stands before each text recorded.

@@ -84,6 +84,14 @@ class Implementation(abc.ABC):
     def is_buffer(self, thing: Any) -> bool:
         """Whether an object that arrived from another process is a buffer."""
 
+    def make_subclassed_resource(self, options: Options) -> Any:
+        """Make a resource of an importable subclass, for RES-11."""
+        raise NotImplementedError
+
+    def describe_resource(self, resource: Any) -> dict[str, Any]:
+        """What a resource is and its options, for comparing a copy with the original."""
+        return {"type": type(resource).__qualname__, "options": repr(resource.options)}
+
     def is_ipc_enabled(self, resource: Any) -> bool:
         """Whether buffers of the resource can be shared."""
         return bool(resource.is_ipc_enabled)

@@ -10,6 +10,10 @@ import vmmref
 from vmmcts.adapters.implementation import Implementation, Options
 
 
+class SubclassedResource(vmmref.VirtualMemoryResource):
+    """A user's subclass."""
+
+
 class Adapter(Implementation):
     """The package ``vmmref``."""
 
@@ -19,6 +23,9 @@ class Adapter(Implementation):
 
     def make_resource(self, options: Options) -> Any:
         return vmmref.VirtualMemoryResource(options.device, self._options(options))
+
+    def make_subclassed_resource(self, options: Options) -> Any:
+        return SubclassedResource(options.device, self._options(options))
 
     def modify(self, resource: Any, buffer: Any, size: int, config: Options | None) -> Any:
         return resource.modify_allocation(

@@ -80,7 +80,10 @@ class ImplementationOperations:
         return self.descriptor_json(descriptor)
 
     def _resource(self, request: dict[str, Any]) -> dict[str, Any]:
-        resource = self._implementation.make_resource(options_from(request))
+        make = self._implementation.make_resource
+        if request.get("subclass", False):
+            make = self._implementation.make_subclassed_resource
+        resource = make(options_from(request))
         self._objects[request["out"]] = resource
         return {"is_ipc_enabled": self._implementation.is_ipc_enabled(resource)}
 

@@ -14,10 +14,20 @@
 | recv | connection, out, timeout | type and description |
 | child | out, method, connect, objects {number: object} | pid; the child connects to ``connect`` |
 | child_join | child, timeout | exitcode |
-| pool | out, method | |
-| pool_call | pool, object or none, function, out, timeout | type and description |
+| pool | out, method, kind: "pool" or "executor" | |
+| pool_call | pool, function, object (optional), timeout | value |
 | pool_close | pool | |
 | pickle | object | plain pickle.dumps; size |
+| forking_pickle | object | ForkingPickler.dumps in this thread; size |
+| pickle_resource | resource, out | a copy that went through pickle; what it is and its options |
+| describe_resource | resource | what it is and its options |
+| put_many | queues, objects, rounds | one thread a queue, each puts its object in every round |
+| dlpack | buffer | device, shape and pointer of its DLPack capsule |
+| cycle | objects | keeps them in a reference cycle and a module global until the interpreter ends |
+
+Functions of a pool: "last_byte" of a buffer, "import_last_byte" of a descriptor, "allocate" (returns
+an own buffer of the pool's process), "return_import" (returns its argument, which is imported there),
+"nothing".
 
 A child holds the objects it was given under the numbers of ``objects``, and serves the protocol as
 its parent does.
@@ -33,16 +43,22 @@ import queue
 import signal
 import threading
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-from vmmcts.adapters.implementation import Implementation
+from vmmcts.adapters.implementation import Implementation, Options
+from vmmcts.worker import dlpack
 from vmmcts.worker.channel import Channel
 from vmmcts.worker.implementation_operations import ImplementationOperations, arrived_json
 from vmmcts.worker.objects import Objects
+from vmmcts.worker.pattern import pattern
 from vmmcts.worker.server import Reply, Server, error_json
 
 _PR_SET_PDEATHSIG = 1
+_POOL_SEED = 7
+_module_globals: list[Any] = []  # what `cycle` leaves to the interpreter's shutdown
 _TIMEOUT = 10.0  # seconds, where a request names none
 
 
@@ -88,13 +104,38 @@ def run_child(adapter: Callable[[], Implementation], connect: str, objects: dict
     table.clear()
 
 
-def _echo(thing: Any) -> Any:
-    return thing
+class _PoolFunctions:
+    """What a pool's process can be asked for; pickled as the adapter's class and a name."""
 
+    def __init__(self, adapter: type[Implementation], name: str) -> None:
+        self._adapter = adapter
+        self._name = name
 
-def _last_byte(implementation: type[Implementation], buffer: Any) -> int:
-    adapter = implementation()
-    return adapter.read(buffer, adapter.buffer_info(buffer).size - 1, 1)[0]
+    def __call__(self, *arguments: Any) -> Any:
+        return getattr(self, self._name)(self._adapter(), *arguments)
+
+    def last_byte(self, adapter: Implementation, buffer: Any) -> int:
+        """Last byte of a buffer that arrived."""
+        return adapter.read(buffer, adapter.buffer_info(buffer).size - 1, 1)[0]
+
+    def import_last_byte(self, adapter: Implementation, descriptor: Any) -> int:
+        """Last byte of a buffer imported from a descriptor that arrived."""
+        resource = adapter.make_resource(Options())
+        return self.last_byte(adapter, adapter.import_buffer(resource, descriptor))
+
+    def allocate(self, adapter: Implementation, *_: Any) -> Any:
+        """A buffer of the pool's process with a known pattern."""
+        buffer = adapter.allocate(adapter.make_resource(Options()), 1)
+        size = adapter.buffer_info(buffer).size
+        adapter.write(buffer, 0, pattern(_POOL_SEED, 0, size))
+        return buffer
+
+    def return_import(self, adapter: Implementation, buffer: Any) -> Any:
+        """What arrived, sent back."""
+        return buffer
+
+    def nothing(self, adapter: Implementation, *_: Any) -> None:
+        """Nothing."""
 
 
 class Transports:
@@ -129,6 +170,12 @@ class Transports:
             "pool_call": self._pool_call,
             "pool_close": self._pool_close,
             "pickle": self._pickle,
+            "forking_pickle": self._forking_pickle,
+            "pickle_resource": self._pickle_resource,
+            "describe_resource": self._describe_resource,
+            "put_many": self._put_many,
+            "dlpack": self._dlpack,
+            "cycle": self._cycle,
         }.items():
             server.add(name, lambda m, run=operation: Reply(run(m.body)))
 
@@ -210,27 +257,70 @@ class Transports:
         return {"exitcode": process.exitcode}
 
     def _pool(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._objects[request["out"]] = _context(request).Pool(1)
+        context = _context(request)
+        if request.get("kind") == "executor":
+            self._objects[request["out"]] = ProcessPoolExecutor(1, mp_context=context)
+        else:
+            self._objects[request["out"]] = context.Pool(1)
         return {}
 
     def _pool_call(self, request: dict[str, Any]) -> dict[str, Any]:
-        function: Callable[..., Any] = {"echo": _echo, "last_byte": _last_byte}[request["function"]]
-        arguments: tuple[Any, ...] = ()
-        if request["function"] == "last_byte":
-            arguments += (type(self._implementation),)
-        if "object" in request:
-            arguments += (self._objects[request["object"]],)
+        pool = self._objects[request["pool"]]
+        function = _PoolFunctions(type(self._implementation), request["function"])
+        arguments = (self._objects[request["object"]],) if "object" in request else ()
+        timeout = request.get("timeout", _TIMEOUT)
+        if isinstance(pool, ProcessPoolExecutor):
+            value = pool.submit(function, *arguments).result(timeout)
         else:
-            arguments += (request.get("value"),)
-        result = self._objects[request["pool"]].apply_async(function, arguments)
-        del arguments
-        return self._arrived(request, result.get(request.get("timeout", _TIMEOUT)))
+            value = pool.apply_async(function, arguments).get(timeout)
+        if "out" in request:
+            return self._arrived(request, value)
+        return {"value": value}
 
     def _pool_close(self, request: dict[str, Any]) -> dict[str, Any]:
         pool = self._objects[request["pool"]]
-        pool.close()
-        pool.join()
+        if isinstance(pool, ProcessPoolExecutor):
+            pool.shutdown()
+        else:
+            pool.close()
+            pool.join()
         return {}
 
     def _pickle(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"size": len(pickle.dumps(self._objects[request["object"]]))}
+
+    def _forking_pickle(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"size": len(ForkingPickler.dumps(self._objects[request["object"]]))}
+
+    def _pickle_resource(self, request: dict[str, Any]) -> dict[str, Any]:
+        copy = pickle.loads(pickle.dumps(self._objects[request["resource"]]))
+        self._objects[request["out"]] = copy
+        return {
+            **self._implementation.describe_resource(copy),
+            "is_ipc_enabled": self._implementation.is_ipc_enabled(copy),
+        }
+
+    def _describe_resource(self, request: dict[str, Any]) -> dict[str, Any]:
+        return self._implementation.describe_resource(self._objects[request["resource"]])
+
+    def _put_many(self, request: dict[str, Any]) -> dict[str, Any]:
+        def put(queue_number: int, object_number: int) -> None:
+            for _ in range(request["rounds"]):
+                self._objects[queue_number].put(self._objects[object_number])
+
+        pairs = zip(request["queues"], request["objects"], strict=True)
+        running = [threading.Thread(target=put, args=pair) for pair in pairs]
+        for thread in running:
+            thread.start()
+        for thread in running:
+            thread.join()
+        return {}
+
+    def _cycle(self, request: dict[str, Any]) -> dict[str, Any]:
+        cycle: list[Any] = [self._objects[o] for o in request["objects"]]
+        cycle.append(cycle)
+        _module_globals.append(cycle)
+        return {}
+
+    def _dlpack(self, request: dict[str, Any]) -> dict[str, Any]:
+        return dlpack.describe(self._objects[request["buffer"]])
