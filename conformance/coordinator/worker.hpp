@@ -86,17 +86,17 @@ struct Buffer {
 };
 struct Descriptor {
   int id = 0;
-  std::string handle_type;
+  std::string handle_type = {};
   std::uint64_t size = 0;
-  std::vector<std::uint64_t> sizes;
-  std::vector<int> fds;  // numbers in the worker
+  std::vector<std::uint64_t> sizes = {};
+  std::vector<int> fds = {};  // numbers in the worker
 };
 struct Handle {
   int id = 0;
   int fd = -1;  // number in the worker
 };
 struct ReceivedFds {
-  std::vector<int> fds;  // numbers in the worker
+  std::vector<int> fds = {};  // numbers in the worker
   bool truncated = false;
 };
 
