@@ -147,6 +147,7 @@ void FdOperations::add_to(Server& server) {
     const std::string how = m.body.at("how");
     if (how == "abort") std::abort();
     if (how == "_exit") ::_exit(0);
+    if (how == "exec") ::execlp("true", "true", static_cast<char*>(nullptr));
     std::exit(0);
   });
 }

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import vmmref
-
 from vmmcts.adapters.implementation import Implementation, Options
 
 

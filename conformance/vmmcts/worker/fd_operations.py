@@ -131,6 +131,8 @@ class FdOperations:
         how = message.body["how"]
         if how == "_exit":
             os._exit(0)
+        if how == "exec":
+            os.execlp("true", "true")
         if how == "abort":
             os.kill(os.getpid(), signal.SIGABRT)
         raise SystemExit(0)

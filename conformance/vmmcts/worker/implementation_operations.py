@@ -8,7 +8,7 @@ from typing import Any
 from vmmcts.adapters.implementation import Implementation, Options
 from vmmcts.worker.objects import Objects
 from vmmcts.worker.pattern import find_mismatch, pattern
-from vmmcts.worker.server import Reply, Server
+from vmmcts.worker.server import Server
 
 _COPY_BYTES = 2 << 20  # host memory for one copy
 _PROBE_BYTES = 256
@@ -35,26 +35,27 @@ class ImplementationOperations:
 
     def add_to(self, server: Server) -> None:
         """Serve the operations."""
-        for name, operation in {
-            "resource": self._resource,
-            "allocate": self._allocate,
-            "modify": self._modify,
-            "info": self._info,
-            "close": self._close,
-            "drop": self._drop,
-            "fill": self._fill,
-            "verify": self._verify,
-            "read": self._read,
-            "copy": self._copy,
-            "export": self._export,
-            "import": self._import,
-            "from_fds": self._from_fds,
-            "descriptor": self._descriptor,
-            "handle": self._handle,
-            "concurrent": self._concurrent,
-            "import_rounds": self._import_rounds,
-        }.items():
-            server.add(name, lambda m, run=operation: Reply(run(m.body)))
+        server.add_all(
+            {
+                "resource": self._resource,
+                "allocate": self._allocate,
+                "modify": self._modify,
+                "info": self._info,
+                "close": self._close,
+                "drop": self._drop,
+                "fill": self._fill,
+                "verify": self._verify,
+                "read": self._read,
+                "copy": self._copy,
+                "export": self._export,
+                "import": self._import,
+                "from_fds": self._from_fds,
+                "descriptor": self._descriptor,
+                "handle": self._handle,
+                "concurrent": self._concurrent,
+                "import_rounds": self._import_rounds,
+            }
+        )
 
     def buffer_json(self, buffer: Any) -> dict[str, Any]:
         """A buffer as a reply tells it."""

@@ -19,7 +19,7 @@ PROTOCOL_VERSION = 1
 
 
 def load_adapter(name: str) -> type[Implementation]:
-    """The class that MODULE:CLASS names. Raises ValueError with one line that says what is wrong."""
+    """The class that MODULE:CLASS names. ValueError says in one line what is wrong."""
     module_name, _, class_name = name.partition(":")
     try:
         adapter: Any = getattr(importlib.import_module(module_name), class_name)
@@ -89,7 +89,7 @@ def main() -> int:
     if check:
         return 0
     if "VMMCTS_FD" not in os.environ:
-        print("vmmcts.worker: VMMCTS_FD is not set: the coordinator starts workers", file=sys.stderr)
+        print("vmmcts.worker: VMMCTS_FD is not set; the coordinator sets it", file=sys.stderr)
         return 2
     server, objects = make_server(implementation)
     server.run(Channel.from_environment())

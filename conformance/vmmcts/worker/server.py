@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +41,12 @@ def error_json(error: BaseException) -> dict[str, Any]:
     }
 
 
+def _reply_to(
+    operation: Callable[[dict[str, Any]], dict[str, Any]], message: Message
+) -> Reply:
+    return Reply(operation(message.body))
+
+
 class Server:
     """Operations by name, served one request at a time."""
 
@@ -49,6 +56,11 @@ class Server:
     def add(self, name: str, operation: Operation) -> None:
         """Serve ``name`` with ``operation``."""
         self._operations[name] = operation
+
+    def add_all(self, operations: dict[str, Callable[[dict[str, Any]], dict[str, Any]]]) -> None:
+        """Serve operations that take the body of a request and give the result."""
+        for name, operation in operations.items():
+            self._operations[name] = functools.partial(_reply_to, operation)
 
     def run(self, channel: Channel) -> None:
         """Serve until the coordinator closes the connection."""

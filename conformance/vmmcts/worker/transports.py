@@ -23,11 +23,11 @@
 | describe_resource | resource | what it is and its options |
 | put_many | queues, objects, rounds | one thread a queue, each puts its object in every round |
 | dlpack | buffer | device, shape and pointer of its DLPack capsule |
-| cycle | objects | keeps them in a reference cycle and a module global until the interpreter ends |
+| cycle | objects | keeps them in a cycle and a module global until the interpreter ends |
 
-Functions of a pool: "last_byte" of a buffer, "import_last_byte" of a descriptor, "allocate" (returns
-an own buffer of the pool's process), "return_import" (returns its argument, which is imported there),
-"nothing".
+Functions of a pool: "last_byte" of a buffer, "import_last_byte" of a descriptor, "allocate"
+(returns an own buffer of the pool's process), "return_import" (returns its argument, which is
+imported there), "nothing".
 
 A child holds the objects it was given under the numbers of ``objects``, and serves the protocol as
 its parent does.
@@ -54,7 +54,7 @@ from vmmcts.worker.channel import Channel
 from vmmcts.worker.implementation_operations import ImplementationOperations, arrived_json
 from vmmcts.worker.objects import Objects
 from vmmcts.worker.pattern import pattern
-from vmmcts.worker.server import Reply, Server, error_json
+from vmmcts.worker.server import Server, error_json
 
 _PR_SET_PDEATHSIG = 1
 _POOL_SEED = 7
@@ -70,7 +70,7 @@ class WatchedQueue(multiprocessing.queues.Queue[Any]):
         self._watch()
 
     def __setstate__(self, state: Any) -> None:
-        super().__setstate__(state)  # type: ignore[misc]
+        super().__setstate__(state)
         self._watch()
 
     def _watch(self) -> None:
@@ -86,7 +86,8 @@ class WatchedQueue(multiprocessing.queues.Queue[Any]):
 
 
 def _context(request: dict[str, Any]) -> BaseContext:
-    return multiprocessing.get_context(request.get("method", "spawn"))
+    context: BaseContext = multiprocessing.get_context(request.get("method", "spawn"))
+    return context
 
 
 def run_child(adapter: Callable[[], Implementation], connect: str, objects: dict[int, Any]) -> None:
@@ -153,31 +154,32 @@ class Transports:
 
     def add_to(self, server: Server) -> None:
         """Serve the operations."""
-        for name, operation in {
-            "queue": self._queue,
-            "put": self._put,
-            "put_data": self._put_data,
-            "get": self._get,
-            "feeder_errors": self._feeder_errors,
-            "feeder_wait": self._feeder_wait,
-            "queue_close": self._queue_close,
-            "pipe": self._pipe,
-            "send": self._send,
-            "recv": self._recv,
-            "child": self._child,
-            "child_join": self._child_join,
-            "pool": self._pool,
-            "pool_call": self._pool_call,
-            "pool_close": self._pool_close,
-            "pickle": self._pickle,
-            "forking_pickle": self._forking_pickle,
-            "pickle_resource": self._pickle_resource,
-            "describe_resource": self._describe_resource,
-            "put_many": self._put_many,
-            "dlpack": self._dlpack,
-            "cycle": self._cycle,
-        }.items():
-            server.add(name, lambda m, run=operation: Reply(run(m.body)))
+        server.add_all(
+            {
+                "queue": self._queue,
+                "put": self._put,
+                "put_data": self._put_data,
+                "get": self._get,
+                "feeder_errors": self._feeder_errors,
+                "feeder_wait": self._feeder_wait,
+                "queue_close": self._queue_close,
+                "pipe": self._pipe,
+                "send": self._send,
+                "recv": self._recv,
+                "child": self._child,
+                "child_join": self._child_join,
+                "pool": self._pool,
+                "pool_call": self._pool_call,
+                "pool_close": self._pool_close,
+                "pickle": self._pickle,
+                "forking_pickle": self._forking_pickle,
+                "pickle_resource": self._pickle_resource,
+                "describe_resource": self._describe_resource,
+                "put_many": self._put_many,
+                "dlpack": self._dlpack,
+                "cycle": self._cycle,
+            }
+        )
 
     def _arrived(self, request: dict[str, Any], thing: Any) -> dict[str, Any]:
         described = arrived_json(self._operations, self._implementation, thing)

@@ -1,0 +1,149 @@
+// Every driver call that an operation makes is failed in turn, until a run has none left to fail.
+#include "shares.hpp"
+
+using namespace cts;
+
+namespace {
+
+// CUresult codes that a driver may answer with.
+const std::vector<int> kCodes{2 /* OUT_OF_MEMORY */, 304 /* OPERATING_SYSTEM */, 999 /* UNKNOWN */};
+
+constexpr int kMostCalls = 100;  // more driver calls than any operation here makes
+
+// What an operation works on; prepared once for each failed call.
+struct Fixture {
+  Worker& worker;
+  Resource resource;
+  Buffer input;           // what must be unchanged by a failure
+  std::uint64_t seed;     // its pattern
+  Descriptor descriptor;  // of the input
+};
+
+struct Operation {
+  std::string name;
+  std::string clauses;
+  std::function<Answer<int>(Fixture&)> run;  // the number of what it made
+};
+
+template <class T>
+Answer<int> number(const Answer<T>& answer) {
+  return answer.map([](const T& made) { return made.id; });
+}
+
+std::vector<Operation> operations() {
+  return {
+      {"allocate", "ERR-01 ALLOC-03",
+       [](Fixture& f) { return number(f.worker.allocate(f.resource, 1)); }},
+      {"grow", "ERR-01 GROW-07",
+       [](Fixture& f) {
+         return number(f.worker.modify(f.resource, f.input, f.input.size + 1));
+       }},
+      {"grow with a neighbour", "ERR-01 GROW-07",
+       [](Fixture& f) {
+         const Buffer neighbour = f.worker.allocate(f.resource, 1).value();
+         const auto grown = f.worker.modify(f.resource, f.input, f.input.size + 1);
+         f.worker.drop(neighbour.id).value();
+         return number(grown);
+       }},
+      {"export", "ERR-01 DESC-11",
+       [](Fixture& f) { return number(f.worker.export_descriptor(f.input)); }},
+      {"import", "ERR-01 IMP-08",
+       [](Fixture& f) { return number(f.worker.import(f.resource, f.descriptor)); }},
+  };
+}
+
+// Fails call 1, 2, 3 ... of the operation with `code`. Returns the number of calls failed.
+int sweep(Scenario& s, Fixture& fixture, const Operation& operation, int code) {
+  Worker& worker = fixture.worker;
+  for (int nth = 1; nth <= kMostCalls; ++nth) {
+    const auto in_case = s.in_case(operation.name + ", call " + std::to_string(nth) +
+                                   " fails with " + std::to_string(code));
+    const FdSet before = worker.fds();
+    const std::uint64_t free = s.free_memory();
+    worker.call_log()->inject({.call = "*", .nth = static_cast<std::uint64_t>(nth),
+                               .action = tap::Action::fail, .code = code});
+    const auto failed = operation.run(fixture);
+    const bool fired = worker.call_log()->injections_fired() > 0;
+    worker.call_log()->clear_injection();
+    if (!fired) {
+      s.check(operation.clauses, failed.ok(), "the operation works when nothing fails");
+      if (failed.ok()) worker.drop(failed.value()).value();
+      return nth - 1;
+    }
+    if (failed.ok()) {
+      // Allowed only where another way led to the result; it must then be complete.
+      s.check(operation.clauses, operation.name.starts_with("grow"),
+              "a failed driver call surfaces");
+      worker.drop(failed.value()).value();
+    } else {
+      s.check_error(operation.clauses, failed, "RuntimeError");
+      s.check_equal(operation.clauses, "the driver's status", failed.error().cuda, code);
+    }
+    s.check_fds(operation.clauses, worker, before, "after the failure");
+    s.check_free_memory(operation.clauses, free, "after the failure");
+    s.check_bytes(operation.clauses, worker, fixture.input, fixture.seed, "after the failure");
+    const Buffer same = worker.info(fixture.input).value();
+    s.check(operation.clauses,
+            same.pointer == fixture.input.pointer && same.size == fixture.input.size,
+            "the input keeps pointer and size");
+    const auto again = operation.run(fixture);
+    s.check(operation.clauses, again.ok(), "the same operation then succeeds");
+    if (again.ok()) worker.drop(again.value()).value();
+    s.check_free_memory(operation.clauses, free, "after the operation succeeded and was undone");
+  }
+  s.check(operation.clauses, false, "the sweep ends");
+  return kMostCalls;
+}
+
+}  // namespace
+
+VMMCTS_SCENARIO("core", "failure sweep: each driver call of each operation fails in turn",
+                "[ERR-01][ALLOC-03][GROW-07][DESC-11][IMP-08]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  Worker& worker = s.worker("exporter");
+  const Resource resource = worker.resource().value();
+  for (const Layout& layout : std::vector<Layout>{{1}, {1, 2, 1}}) {
+    const auto in_case = s.in_case(to_string(layout));
+    const Buffer input = allocate_chunks(worker, resource, layout);
+    worker.fill(input, 191);
+    Fixture fixture{worker, resource, input, 191, worker.export_descriptor(input).value()};
+    for (const Operation& operation : operations()) {
+      int points = 0;
+      for (const int code : kCodes) points += sweep(s, fixture, operation, code);
+      s.check(operation.clauses, points > 0, operation.name + " makes driver calls");
+      s.note(operation.name + " on " + to_string(layout) + ": " + std::to_string(points) +
+             " failure points");
+    }
+    worker.drop(fixture.descriptor.id).value();
+    worker.drop(input.id).value();
+  }
+}
+
+VMMCTS_SCENARIO("core", "failure sweep: growing an import fails in turn", "[ERR-01][GROW-07][PROV-05]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  Worker& exporter = s.worker("exporter");
+  Worker& worker = s.worker("importer");
+  const Resource source = exporter.resource().value();
+  const Resource resource = worker.resource().value();
+  const Buffer original = allocate_chunks(exporter, source, {1, 1});
+  const Buffer imported = share(exporter, original, worker, resource);
+  worker.fill(imported, 192);
+  Fixture fixture{worker, resource, imported, 192, {}};
+  const Operation grow = operations().at(1);
+  sweep(s, fixture, grow, kCodes.front());
+  s.check_error("PROV-05", worker.export_descriptor(imported), "RuntimeError", {"imported"});
+}
+
+VMMCTS_SCENARIO("core", "failure sweep: canary of the injection", "") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  Worker& worker = s.worker("exporter");
+  const Resource resource = worker.resource().value();
+  worker.call_log()->inject(
+      {.call = "cuMemCreate", .nth = 1, .action = tap::Action::fail, .code = 2});
+  const auto failed = worker.allocate(resource, 1);
+  s.check("", !failed.ok(), "an injected failure reaches the implementation");
+  s.check_equal("", "injections that fired", worker.call_log()->injections_fired(),
+                std::uint64_t{1});
+  worker.call_log()->clear_injection();
+  s.check("", worker.allocate(resource, 1).ok(), "a cleared injection does not");
+}
