@@ -277,3 +277,40 @@ VMMCTS_SCENARIO("rawfd", "raw fds: handles are shared and integers are duplicate
     s.check_fds("RAW-11", exporter, with_other, "after the refusal");
   }
 }
+
+VMMCTS_SCENARIO("rawfd", "raw fds: pidfd_getfd carries a descriptor", "[RAW-21]") {
+  Worker& exporter = s.worker("exporter");
+  Worker& importer = s.worker("importer");
+  const Resource source = exporter.resource().value();
+  const Resource into = importer.resource().value();
+  const Buffer buffer = allocate_chunks(exporter, source, {1, 2});
+  exporter.fill(buffer, 59);
+  const Descriptor exported = exporter.export_descriptor(buffer).value();
+  std::vector<int> copies;
+  for (const int fd : exported.fds) {
+    const auto got = importer.call("pidfd_getfd", {{"pid", exporter.pid()}, {"fd", fd}});
+    if (!got.ok()) throw NotExercised("pidfd_getfd: " + got.error().to_string());
+    copies.push_back(got.value().at("fd"));
+  }
+  const Descriptor received = importer.from_fds(copies, exported.sizes).value();
+  exporter.drop(exported.id).value();
+  const Buffer imported = importer.import(into, received).value();
+  s.check_bytes("RAW-21", importer, imported, 59, "carried by pidfd_getfd");
+}
+
+VMMCTS_SCENARIO("rawfd", "raw fds: inheritance over exec carries a descriptor", "[RAW-21]") {
+  Worker& exporter = s.worker("exporter");
+  const Resource source = exporter.resource().value();
+  const Buffer buffer = allocate_chunks(exporter, source, {1, 2});
+  exporter.fill(buffer, 60);
+  const Descriptor exported = exporter.export_descriptor(buffer).value();
+  Worker& heir = s.worker_inheriting("heir", exporter.send_fds(exported.fds));
+  exporter.drop(exported.id).value();
+  const Json inherited = {kFirstInherited, kFirstInherited + 1};
+  const Descriptor received = heir.from_fds(inherited, exported.sizes).value();
+  const Resource into = heir.resource().value();
+  const Buffer imported = heir.import(into, received).value();
+  s.check_bytes("RAW-21", heir, imported, 60, "inherited over exec");
+  heir.fill(imported, 61);
+  s.check_bytes("RAW-21", exporter, buffer, 61, "that the heir wrote");
+}

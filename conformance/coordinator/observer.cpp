@@ -6,7 +6,7 @@ namespace cts {
 namespace {
 
 ProcessOptions observer_options(const Plan& plan) {
-  ProcessOptions options{plan.observer, plan.environment, plan.work_dir + "/observer.log"};
+  ProcessOptions options{plan.observer, plan.environment, plan.work_dir + "/observer.log", {}};
   options.command.push_back(plan.driver);
   return options;
 }

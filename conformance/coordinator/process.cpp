@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <span>
 #include <stdexcept>
 
 extern char** environ;
@@ -45,13 +46,17 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
 
 // Runs in the forked child: only async-signal-safe calls. Reports errno through `failure` and ends.
 [[noreturn]] void become(char** command, char** environment, int socket, int log, int failure,
-                         pid_t coordinator) {
+                         std::span<const int> inherited, pid_t coordinator) {
   ::setpgid(0, 0);
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   const bool orphaned = ::getppid() != coordinator;
   const int null = ::open("/dev/null", O_RDONLY);
+  bool inheriting = true;
+  for (std::size_t i = 0; i < inherited.size(); ++i) {
+    inheriting = inheriting && ::dup2(inherited[i], kFirstInherited + static_cast<int>(i)) >= 0;
+  }
   // The numbers that the worker gets are below every one used here: see Process::start.
-  if (!orphaned && null >= 0 && ::dup2(null, 0) == 0 && ::dup2(log, 1) == 1 &&
+  if (!orphaned && inheriting && null >= 0 && ::dup2(null, 0) == 0 && ::dup2(log, 1) == 1 &&
       ::dup2(log, 2) == 2 && ::dup2(socket, kWorkerSocket) == kWorkerSocket) {
     ::close(null);
     ::execvpe(command[0], command, environment);
@@ -61,9 +66,10 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   ::_exit(127);
 }
 
-// `fd` moved to a number above those that a worker gets.
-UniqueFd out_of_the_way(UniqueFd fd) {
-  UniqueFd moved(::fcntl(fd.get(), F_DUPFD_CLOEXEC, kWorkerSocket + 1));
+// A copy of `fd` at a number above those that a worker gets.
+UniqueFd out_of_the_way(int fd, std::size_t inherited) {
+  UniqueFd moved(
+      ::fcntl(fd, F_DUPFD_CLOEXEC, kFirstInherited + static_cast<int>(inherited)));
   if (!moved) throw std::runtime_error(std::string("fcntl: ") + std::strerror(errno));
   return moved;
 }
@@ -89,14 +95,21 @@ Process Process::start(const ProcessOptions& options) {
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
     throw fail("socketpair", errno);
   }
-  UniqueFd ours = out_of_the_way(UniqueFd(ends[0]));
-  const UniqueFd theirs = out_of_the_way(UniqueFd(ends[1]));
-  const UniqueFd log = out_of_the_way(
+  const auto aside = [&](UniqueFd fd) { return out_of_the_way(fd.get(), options.inherited.size()); };
+  UniqueFd ours = aside(UniqueFd(ends[0]));
+  const UniqueFd theirs = aside(UniqueFd(ends[1]));
+  const UniqueFd log = aside(
       UniqueFd(::open(options.log_path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600)));
+  std::vector<UniqueFd> copies;
+  std::vector<int> inherited;
+  for (const int fd : options.inherited) {
+    copies.push_back(out_of_the_way(fd, options.inherited.size()));
+    inherited.push_back(copies.back().get());
+  }
   std::array<int, 2> failure{};
   if (::pipe2(failure.data(), O_CLOEXEC) != 0) throw fail("pipe2", errno);
   const UniqueFd failure_read(failure[0]);
-  UniqueFd failure_write = out_of_the_way(UniqueFd(failure[1]));
+  UniqueFd failure_write = aside(UniqueFd(failure[1]));
 
   std::vector<std::string> command = options.command;
   std::vector<std::string> environment = merged_environment(options.environment);
@@ -108,7 +121,7 @@ Process Process::start(const ProcessOptions& options) {
   if (pid == 0) {
     become(const_cast<char**>(command_pointers.data()),
            const_cast<char**>(environment_pointers.data()), theirs.get(), log.get(),
-           failure_write.get(), coordinator);
+           failure_write.get(), inherited, coordinator);
   }
   ::setpgid(pid, pid);
   Process process(pid, std::move(ours), options.log_path);

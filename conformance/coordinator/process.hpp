@@ -24,7 +24,10 @@ struct ProcessOptions {
   std::vector<std::string> command;
   std::map<std::string, std::string> environment;  // added to, or replacing, this process's own
   std::string log_path;                            // stdout and stderr, appended
+  std::vector<int> inherited;  // descriptors of ours that it gets, numbered from kFirstInherited
 };
+
+constexpr int kFirstInherited = 10;
 
 // The leader of a new process group, with one end of a socket pair as its fd 3 (VMMCTS_FD=3) and
 // every other descriptor of the coordinator closed. It is killed when the coordinator dies. The

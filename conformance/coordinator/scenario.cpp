@@ -48,6 +48,12 @@ Worker& Scenario::worker(const std::string& role) {
   return *found->second.worker;
 }
 
+Worker& Scenario::worker_inheriting(const std::string& role, const std::vector<UniqueFd>& fds) {
+  std::vector<int> numbers;
+  for (const UniqueFd& fd : fds) numbers.push_back(fd.get());
+  return *workers_.insert_or_assign(role, session_.start_worker(numbers)).first->second.worker;
+}
+
 Worker& Scenario::start_child(const std::string& role, Worker& parent, const std::string& method,
                               const std::map<int, int>& objects) {
   const std::string path = session_.private_path(".sock");

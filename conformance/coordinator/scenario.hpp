@@ -45,6 +45,8 @@ class Scenario {
 
   // The worker with this role, in its clean state when first asked for; the same one afterwards.
   Worker& worker(const std::string& role);
+  // A worker of its own that is started with descriptors, numbered from kFirstInherited.
+  Worker& worker_inheriting(const std::string& role, const std::vector<UniqueFd>& fds);
   // Which of the implementation's workers is under test: "c", "python".
   const std::string& kind() const { return session_.plan().kind; }
   const Plan& plan() const { return session_.plan(); }

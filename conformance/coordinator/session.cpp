@@ -32,16 +32,16 @@ PooledWorker Session::acquire() {
   return worker;
 }
 
-PooledWorker Session::start_worker() {
+PooledWorker Session::start_worker(const std::vector<int>& inherited) {
   const std::string name = "worker-" + std::to_string(++started_);
   const std::string base = plan_.work_dir + "/" + name;
-  ProcessOptions options{plan_.command, plan_.environment, base + ".log"};
+  ProcessOptions options{plan_.command, plan_.environment, base + ".log", inherited};
   auto& environment = options.environment;
   const std::string library = plan_.tap.value_or(plan_.driver);
   const std::string directory = std::filesystem::path(library).parent_path();
-  const auto inherited = environment.find("LD_LIBRARY_PATH");
+  const auto own_path = environment.find("LD_LIBRARY_PATH");
   environment["LD_LIBRARY_PATH"] =
-      directory + (inherited == environment.end() ? "" : ":" + inherited->second);
+      directory + (own_path == environment.end() ? "" : ":" + own_path->second);
   std::unique_ptr<tap::CallLog> calls;
   if (plan_.tap) {
     environment["VMMCTS_TAP_NEXT"] = plan_.driver;
@@ -51,6 +51,7 @@ PooledWorker Session::start_worker() {
 
   const std::vector<std::uint64_t> before = free_everywhere();
   PooledWorker started;
+  started.inherited = !inherited.empty();
   started.worker = std::make_unique<Worker>(name, Process::start(options), std::move(calls),
                                             plan_.deadline);
   if (!run_event_written_) {
@@ -91,7 +92,7 @@ void Session::account(const PooledWorker& worker, bool born) {
 std::string Session::give_back(PooledWorker worker) {
   worker.worker->reset();
   const std::string left = worker.worker->fds().changes_since(worker.clean_fds);
-  if (left.empty()) {
+  if (left.empty() && !worker.inherited) {
     idle_.push_back(std::move(worker));
   } else {
     end(std::move(worker));

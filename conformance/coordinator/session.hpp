@@ -17,6 +17,7 @@ namespace cts {
 struct PooledWorker {
   std::unique_ptr<Worker> worker;
   FdSet clean_fds;                          // right after its warm-up
+  bool inherited = false;                   // started with descriptors: not for reuse
   std::vector<std::uint64_t> context_bytes; // device memory that its start took, per device
 };
 
@@ -30,6 +31,9 @@ class Session {
   // A worker in its clean state: an idle one, or a new one that has been warmed up with one whole
   // share, so that what drivers and runtimes open lazily is open. Throws WorkerLost.
   PooledWorker acquire();
+
+  // A new worker that inherits descriptors, numbered from kFirstInherited.
+  PooledWorker start_worker(const std::vector<int>& inherited = {});
 
   // Takes a worker back: drops its objects and compares its descriptors with its clean state. A
   // clean one is kept for reuse, any other is ended. Returns what was left over, empty if nothing.
@@ -47,7 +51,6 @@ class Session {
   std::string private_path(const std::string& suffix);
 
  private:
-  PooledWorker start_worker();
   void warm_up(Worker& worker);
   void account(const PooledWorker& worker, bool born);
   std::vector<std::uint64_t> free_everywhere();

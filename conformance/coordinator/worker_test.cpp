@@ -18,7 +18,7 @@ using cts::WorkerLost;
 struct Fake {
   explicit Fake(const std::string& behaviour)
       : worker("fake",
-               cts::Process::start({{FAKE_WORKER, behaviour}, {}, "/dev/null"}), nullptr,
+               cts::Process::start({{FAKE_WORKER, behaviour}, {}, "/dev/null", {}}), nullptr,
                std::chrono::milliseconds(behaviour == "hang" ? 300 : 10000)) {}
   Worker worker;
 };
@@ -111,7 +111,7 @@ TEST_CASE("an unknown operation is a protocol error") {
 }
 
 TEST_CASE("a command that does not exist is said in one line") {
-  CHECK_THROWS_WITH(cts::Process::start({{"/no/such/command"}, {}, "/dev/null"}),
+  CHECK_THROWS_WITH(cts::Process::start({{"/no/such/command"}, {}, "/dev/null", {}}),
                     "cannot start /no/such/command: exec: No such file or directory");
 }
 

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <array>
@@ -101,6 +102,13 @@ void FdOperations::add_to(Server& server) {
   server.add("dup", [this](Message& m) {
     const int fd = m.body.at("fd");
     return Reply{{{"fd", keep(checked(::fcntl(fd, F_DUPFD_CLOEXEC, 0), "dup"))}}};
+  });
+  server.add("pidfd_getfd", [this](Message& m) {
+    const UniqueFd process = checked(
+        static_cast<int>(::syscall(SYS_pidfd_open, m.body.at("pid").get<int>(), 0)), "pidfd_open");
+    const int fd = static_cast<int>(
+        ::syscall(SYS_pidfd_getfd, process.get(), m.body.at("fd").get<int>(), 0));
+    return Reply{{{"fd", keep(checked(fd, "pidfd_getfd"))}}};
   });
   server.add("close_fd", [this](Message& m) {
     const int fd = m.body.at("fd");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
 import os
 import resource
@@ -14,6 +15,7 @@ from collections.abc import Iterator
 from vmmcts.worker.channel import MAX_FDS_PER_MESSAGE, Message, receive_with_fds, send_with_fds
 from vmmcts.worker.server import Reply, Server
 
+_SYS_PIDFD_GETFD = 438
 _SOCKET_TIMEOUT = 5.0  # seconds
 
 
@@ -30,6 +32,7 @@ class FdOperations:
         server.add("send_fds", lambda m: Reply({}, m.body["fds"]))
         server.add("receive_fds", self._receive_fds)
         server.add("dup", self._dup)
+        server.add("pidfd_getfd", self._pidfd_getfd)
         server.add("close_fd", self._close_fd)
         server.add("open_fd", self._open_fd)
         server.add("socketpair", self._socketpair)
@@ -57,6 +60,18 @@ class FdOperations:
 
     def _dup(self, message: Message) -> Reply:
         return Reply({"fd": self._keep(os.dup(message.body["fd"]))})
+
+    def _pidfd_getfd(self, message: Message) -> Reply:
+        process = os.pidfd_open(message.body["pid"])
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            fd = libc.syscall(_SYS_PIDFD_GETFD, process, message.body["fd"], 0)
+        finally:
+            os.close(process)
+        if fd < 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number))
+        return Reply({"fd": self._keep(fd)})
 
     def _close_fd(self, message: Message) -> Reply:
         fd = message.body["fd"]
