@@ -16,7 +16,6 @@
 namespace softcuda {
 
 struct Handle;
-struct PoolState;
 
 // What a mapping came from.
 enum class Origin { kMap, kAlloc, kPoolAlloc, kIpc, kPoolImport };
@@ -29,7 +28,7 @@ struct Mapping {
   Handle* handle = nullptr;  // kMap only
   Extent extent;
   CUcontext context = nullptr;  // kAlloc, kIpc: whose memory it is
-  PoolState* pool = nullptr;    // kPoolAlloc, kPoolImport
+  CUmemoryPool pool = nullptr;  // kPoolAlloc, kPoolImport
   std::array<uint8_t, kMaxDevices> access{};  // CUmemAccess_flags per device
   uint8_t host_access = 0;                    // host-located memory only
   uint64_t buffer_id = 0;

@@ -41,7 +41,7 @@ PointerFacts facts_of(Driver& d, CUdeviceptr address) {
     uint8_t access = m->access[facts.ordinal];
     facts.readable = (access & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0;
     facts.writable = access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    facts.pool = reinterpret_cast<CUmemoryPool>(m->pool);
+    facts.pool = m->pool;
     return facts;
   }
   auto above = d.host_ranges.upper_bound(address);
