@@ -12,7 +12,7 @@ import pytest
 
 os.environ.setdefault("SOFTCUDA_DIR", tempfile.mkdtemp(prefix="vmmref-"))
 
-from vmmref import VirtualMemoryResource  # noqa: E402
+from vmmref import VirtualMemoryResource
 
 
 def open_fds() -> dict[int, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import multiprocessing as mp
+import resource as resource_limits
 from multiprocessing.queues import Queue
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -31,6 +32,19 @@ def report(connection: Any, *things: Any, **named: Any) -> None:
 def echo(incoming: Any, outgoing: Any) -> None:
     while (thing := incoming.get()) is not None:
         outgoing.put(bytes_of(thing))
+
+
+def receive_at_the_limit(incoming: Any, outgoing: Any) -> None:
+    VirtualMemoryResource().allocate(1).read(1)
+    limits = resource_limits.getrlimit(resource_limits.RLIMIT_NOFILE)
+    low = (len(open_fds()) + 8, limits[1])
+    resource_limits.setrlimit(resource_limits.RLIMIT_NOFILE, low)
+    try:
+        incoming.get()
+    except (RuntimeError, OSError) as error:
+        outgoing.put(type(error).__name__)
+    resource_limits.setrlimit(resource_limits.RLIMIT_NOFILE, limits)
+    outgoing.put(bytes_of(incoming.get()))
 
 
 def reexport(thing: VirtualMemoryBuffer) -> VirtualMemoryBuffer:
@@ -122,6 +136,28 @@ def test_queue_carries_buffers_and_descriptors_and_keeps_no_fd(
     there.put(None)
     process.join(TIMEOUT)
     assert process.exitcode == 0
+
+
+def test_a_receiver_at_its_fd_limit_gets_an_error_and_the_next_item(
+    resource: VirtualMemoryResource,
+) -> None:
+    context: Any = mp.get_context("spawn")
+    there, back = context.Queue(), context.Queue()
+    process = context.Process(target=receive_at_the_limit, args=(there, back))
+    process.start()
+    there.put("warm")
+    there.put(filled(resource))
+    assert back.get(timeout=TIMEOUT) == b"bytes"
+    process.join(TIMEOUT)
+    process = context.Process(target=receive_at_the_limit, args=(there, back))
+    process.start()
+    before = open_fds()
+    there.put(filled(resource, 60))
+    assert back.get(timeout=TIMEOUT) in ("RuntimeError", "OSError")
+    there.put(filled(resource))
+    assert back.get(timeout=TIMEOUT) == b"bytes"
+    assert open_fds() == before
+    process.join(TIMEOUT)
 
 
 def test_the_refusal_reaches_whom_it_should(resource: VirtualMemoryResource) -> None:

@@ -182,7 +182,9 @@ class VirtualMemoryIPCBufferDescriptor:
 class VirtualMemoryResource:
     """Makes, grows and imports buffers on one device. Pickles as (device, options) [RES-06]."""
 
-    def __init__(self, device: int = 0, options: VirtualMemoryResourceOptions | None = None) -> None:
+    def __init__(
+        self, device: int = 0, options: VirtualMemoryResourceOptions | None = None
+    ) -> None:
         self._device = int(device)
         self._options = options or VirtualMemoryResourceOptions()
         self._native = _vmmref.Resource(self._device, self._options._native())
