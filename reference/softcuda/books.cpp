@@ -62,10 +62,13 @@ CUresult Books::create(Extent* extent) {
     if (!fits(*extent)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (header_->live_count == 0 && header_->next_offset != 0) {
+    header_->data_end = 0;  // first: after a kill the file is made longer again
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     store_.discard_all();
     header_->next_offset = 0;
   }
   uint64_t offset = header_->next_offset;
+  if (!has_length(offset + extent->size)) return CUDA_ERROR_OUT_OF_MEMORY;
   bool claim = extent->location_type != CU_MEM_LOCATION_TYPE_DEVICE || store_.eager();
   if (claim && extent->size > 0 && store_.reserve(offset, extent->size) != 0) {
     store_.discard(offset, extent->size);
@@ -325,6 +328,7 @@ void Books::recover() {
   header_->free_head = header_->orphan_head = kNone;
   header_->live_count = 0;
   header_->committed = 0;
+  header_->data_end = 0;
   memset(header_->used, 0, sizeof header_->used);
   for (uint32_t index = 0; index < header_->high_water; index++) {
     ExtentEntry& e = entry(index);
@@ -362,6 +366,16 @@ bool Books::fits(const Extent& extent) {
 bool Books::has_backing(uint64_t size) {
   uint64_t available = store_.available_bytes();
   return available >= header_->committed && available - header_->committed >= size;
+}
+
+// Lengthens the data file when it must be, in steps that make it rare.
+bool Books::has_length(uint64_t end) {
+  constexpr uint64_t kStep = uint64_t{1} << 30;
+  if (end <= header_->data_end) return true;
+  uint64_t longer = (end + kStep - 1) / kStep * kStep;
+  if (store_.extend_to(longer) != 0) return false;
+  header_->data_end = longer;
+  return true;
 }
 
 }  // namespace softcuda

@@ -97,6 +97,7 @@ class Books {
   void recover();
   bool fits(const Extent& extent);
   bool has_backing(uint64_t size);
+  bool has_length(uint64_t end);
   static bool any_lock(int fd, int64_t start, int64_t length);
   std::string export_path(uint32_t index) const;
 

@@ -12,7 +12,7 @@
 namespace softcuda {
 
 // Bump it when the layout changes: a file of another version is refused, not reinterpreted.
-inline constexpr uint64_t kBooksMagic = 0x0004'6164'7563'7366;
+inline constexpr uint64_t kBooksMagic = 0x0005'6164'7563'7366;
 inline constexpr uint32_t kMaxProcesses = 1024;
 inline constexpr uint32_t kMaxExtents = 1u << 18;
 inline constexpr uint32_t kNone = UINT32_MAX;
@@ -59,6 +59,7 @@ struct BooksHeader {
   pthread_mutex_t mutex;  // robust: a killed owner wedges nobody
   uint64_t next_generation;
   uint64_t next_offset;  // offsets are handed out once; reset when nothing is live
+  uint64_t data_end;     // length of the data file, ahead of next_offset
   uint32_t high_water;   // entries ever used, and allocated in the file
   uint32_t free_head;
   uint32_t orphan_head;
