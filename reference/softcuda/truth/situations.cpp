@@ -1,6 +1,7 @@
 // What the situations share, and the comparison with the recorded answers.
-//   softcuda_situations RECORDED EXCEPTIONS   compares; exit status 1 when something differs
-//   softcuda_situations                       prints every answer
+//   softcuda_situations RECORDED EXCEPTIONS [ID...]   compares; exit status 1 when something
+//                                                     differs. IDs are further exceptions.
+//   softcuda_situations                               prints every answer
 #include "situations.hpp"
 
 #include <fcntl.h>
@@ -105,11 +106,10 @@ Exceptions read_exceptions(const char* path) {
   return exceptions;
 }
 
-int compare(const Answers& now, const char* recorded_path, const char* exceptions_path) {
+int compare(const Answers& now, const char* recorded_path, const Exceptions& exceptions) {
   Answers recorded;
   std::ifstream file(recorded_path);
   for (std::string line; std::getline(file, line);) add_answer(&recorded, line);
-  Exceptions exceptions = read_exceptions(exceptions_path);
   std::set<std::string> ids;
   for (const auto& [id, answer] : recorded) ids.insert(id);
   for (const auto& [id, answer] : now) ids.insert(id);
@@ -286,7 +286,11 @@ int main(int argc, char** argv) {
                       process_groups()}) {
     for (const Group& group : groups) run_group(group, &answers);
   }
-  if (argc == 3) return compare(answers, argv[1], argv[2]);
+  if (argc >= 3) {
+    Exceptions exceptions = read_exceptions(argv[2]);
+    for (int i = 3; i < argc; i++) exceptions.prefixes.push_back(argv[i]);
+    return compare(answers, argv[1], exceptions);
+  }
   for (const auto& [id, answer] : answers) printf("%s\n", answer.dump().c_str());
   return 0;
 }
