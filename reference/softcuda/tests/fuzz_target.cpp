@@ -76,7 +76,8 @@ class Sequence {
   CUdeviceptr any_address() {
     Range range = any_of<Range>(byte() % 2 != 0 ? reserved_ : mapped_, {0, 0});
     uint8_t choice = byte();
-    if (choice == 255) return word();
+    // Never an address of this process: copies would reach its own memory.
+    if (choice == 255) return word() | CUdeviceptr{1} << 62;
     return range.base + choice % 8 * (choice < 224 ? kUnit : 4096);
   }
 
