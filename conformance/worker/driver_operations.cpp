@@ -82,7 +82,7 @@ unsigned char pattern(std::uint64_t seed, std::uint64_t offset) {
 void DriverOperations::add(Server& server, const std::string& name, Body body) {
   server.add(name, [this, body](Message& request) {
     const Json& arguments = request.body;
-    const Call call{state_.table(resolver_of(arguments.value("via", "proc_address"))), arguments};
+    const Call call{state_.table(resolver_of(arguments.value("via", "dlsym"))), arguments};
     if (!arguments.value("thread", false)) return Reply{(this->*body)(call)};
     Json result;
     std::exception_ptr error;

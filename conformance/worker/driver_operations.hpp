@@ -4,7 +4,7 @@
 // answered is `result` (a CUresult as a number) and `name`, whatever it is. Outputs are there when
 // the call succeeded. Objects (`handle`, `stream`, `pool`) are numbers that the coordinator chose
 // with `out`, or {"value": n} for a value as it is. Every operation also takes
-//   via: "proc_address" (if absent), "dlsym", "per_thread": which resolver finds the entry point
+//   via: "dlsym" (if absent), "proc_address", "per_thread": which resolver finds the entry point
 //   thread: true: the call is made by a new thread, which has no current context
 //   no_out: true: the output pointer is null
 // and a call that failed tells `untouched`: whether its output was left as it was.

@@ -289,7 +289,7 @@ Reply after_fork(DriverState& state) {
 
 int print_results_before_init() {
   try {
-    std::puts(results_of_all(DriverTable::load(Resolver::proc_address)).dump().c_str());
+    std::puts(results_of_all(DriverTable::load(Resolver::dlsym)).dump().c_str());
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "vmmcts-driver-worker: %s\n", error.what());

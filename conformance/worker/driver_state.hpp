@@ -15,7 +15,7 @@ namespace cts {
 class DriverState {
  public:
   // The entry points as the resolver gives them; loaded when first asked for.
-  const DriverTable& table(Resolver resolver = Resolver::proc_address);
+  const DriverTable& table(Resolver resolver = Resolver::dlsym);
 
   // cuInit, primary contexts on every device with the first one current, and one whole share on
   // each device, so that what the driver opens lazily is open. Done once.
