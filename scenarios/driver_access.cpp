@@ -21,8 +21,10 @@ VMMCTS_SCENARIO("driver", "driver: a mapping starts without access", "[DRV-21]")
                   std::uint64_t{kNoAccess});
     const Called read = driver.call("cuMemcpyDtoH", {{"pointer", piece.pointer}, {"size", 1}});
     driver.refused("DRV-21", read);
-    driver.refused("DRV-21", driver.call("cuMemcpyHtoD", {{"pointer", piece.pointer}, {"size", 1}}));
-    driver.refused("DRV-21", driver.call("cuMemsetD8", {{"pointer", piece.pointer}, {"size", unit}}));
+    driver.refused("DRV-21",
+                   driver.call("cuMemcpyHtoD", {{"pointer", piece.pointer}, {"size", 1}}));
+    driver.refused("DRV-21",
+                   driver.call("cuMemsetD8", {{"pointer", piece.pointer}, {"size", unit}}));
     driver.observed("fault_noaccess_dtoh.dtoh_noaccess", read, kInvalidValue);
     driver.observed("fault_noaccess.sync", driver.call("cuCtxSynchronize"), kCudaSuccess);
     driver.grant(piece.pointer, unit);
@@ -98,40 +100,40 @@ VMMCTS_SCENARIO("driver", "driver: access is set on whole mappings only", "[DRV-
   driver.map(base + 3 * unit, unit, driver.create(unit));
   driver.grant(base, 4 * unit, kRead);
   // Nothing is mapped at units 4 and 5.
-  refuse_all(driver, "DRV-25", "cuMemSetAccess",
-             {{"pointer", base},
-              {"size", 3 * unit},
-              {"access", Json::array({access_for(0, kReadWrite)})}},
-             {{"its first unit", {{"size", unit}}, "access.partial_front", kInvalidValue},
-              {"an inner unit", {{"pointer", base + unit}, {"size", unit}}},
-              {"its last unit",
-               {{"pointer", base + 2 * unit}, {"size", unit}},
-               "access.partial_back",
-               kInvalidValue},
-              {"one byte less", {{"size", 3 * unit - 1}}},
-              {"an unaligned part",
-               {{"pointer", base + 4096}, {"size", unit}},
-               "access.unaligned",
-               kInvalidValue},
-              {"one mapping and part of another",
-               {{"size", 3 * unit + 65536}},
-               "grow.access_partial_of_two",
-               kInvalidValue},
-              {"a hole after the mappings", {{"size", 5 * unit}}},
-              {"more than the reservation", {{"size", 8 * unit}}, "access.past_end", kInvalidValue},
-              {"a hole alone", {{"pointer", base + 4 * unit}, {"size", unit}}},
-              {"an address that nobody reserved",
-               {{"pointer", 16 * unit}, {"size", unit}},
-               "access.unmapped",
-               kInvalidValue}});
+  refuse_all(
+      driver, "DRV-25", "cuMemSetAccess",
+      {{"pointer", base}, {"size", 3 * unit}, {"access", Json::array({access_for(0, kReadWrite)})}},
+      {{"its first unit", {{"size", unit}}, "access.partial_front", kInvalidValue},
+       {"an inner unit", {{"pointer", base + unit}, {"size", unit}}},
+       {"its last unit",
+        {{"pointer", base + 2 * unit}, {"size", unit}},
+        "access.partial_back",
+        kInvalidValue},
+       {"one byte less", {{"size", 3 * unit - 1}}},
+       {"an unaligned part",
+        {{"pointer", base + 4096}, {"size", unit}},
+        "access.unaligned",
+        kInvalidValue},
+       {"one mapping and part of another",
+        {{"size", 3 * unit + 65536}},
+        "grow.access_partial_of_two",
+        kInvalidValue},
+       {"a hole after the mappings", {{"size", 5 * unit}}},
+       {"more than the reservation", {{"size", 8 * unit}}, "access.past_end", kInvalidValue},
+       {"a hole alone", {{"pointer", base + 4 * unit}, {"size", unit}}},
+       {"an address that nobody reserved",
+        {{"pointer", 16 * unit}, {"size", unit}},
+        "access.unmapped",
+        kInvalidValue}});
   for (std::uint64_t at = base; at < base + 4 * unit; at += unit) {
     s.check_equal("DRV-25", "access after the refusals", driver.access(at), std::uint64_t{kRead});
   }
-  driver.works("DRV-25", driver.call("cuMemSetAccess",
-                                     {{"pointer", base},
-                                      {"size", 4 * unit},
-                                      {"access", Json::array({access_for(0, kReadWrite)})}}),
-               "over two whole mappings");
+  driver.works(
+      "DRV-25",
+      driver.call("cuMemSetAccess", {{"pointer", base},
+                                     {"size", 4 * unit},
+                                     {"access", Json::array({access_for(0, kReadWrite)})}}),
+      "over two whole mappings");
   for (std::uint64_t at = base; at < base + 4 * unit; at += unit) {
     s.check_equal("DRV-25", "access over two mappings", driver.access(at),
                   std::uint64_t{kReadWrite});
@@ -153,22 +155,24 @@ VMMCTS_SCENARIO("driver", "driver: bad access is refused and changes nothing", "
               {"the device after the last", with(access_for(s.plan().devices, kRead))},
               {"access 2", with(access_for(0, 2)), "access.flags_2", kInvalidValue},
               {"access 8", with(access_for(0, 8)), "access.flags_8", kInvalidValue},
-              {"location type 0",
-               with({{"location_type", 0}, {"flags", kRead}}),
-               "access.loctype0",
+              {"location type 0", with({{"location_type", 0}, {"flags", kRead}}), "access.loctype0",
                kInvalidValue}});
   s.check_equal("DRV-27", "access after the refusals", driver.access(piece.pointer),
                 std::uint64_t{kReadWrite});
   const std::uint64_t unmapped = driver.reserve(unit);
-  refuse_all(driver, "DRV-27", "cuMemGetAccess", {{"pointer", piece.pointer}},
-             {{"no place for the access", {{"no_out", true}}, "access.get_flags_null",
-               kInvalidValue},
-              {"no location", {{"location", nullptr}}, "access.get_loc_null", kInvalidValue},
-              {"device 99", {{"location", {{"location_id", 99}}}}, "access.get_bad_device",
-               kInvalidDevice},
-              {"an address that is reserved only", {{"pointer", unmapped}}},
-              {"an address that nobody reserved", {{"pointer", 16 * unit}}, "access.get_unmapped",
-               kInvalidValue}});
+  refuse_all(
+      driver, "DRV-27", "cuMemGetAccess", {{"pointer", piece.pointer}},
+      {{"no place for the access", {{"no_out", true}}, "access.get_flags_null", kInvalidValue},
+       {"no location", {{"location", nullptr}}, "access.get_loc_null", kInvalidValue},
+       {"device 99",
+        {{"location", {{"location_id", 99}}}},
+        "access.get_bad_device",
+        kInvalidDevice},
+       {"an address that is reserved only", {{"pointer", unmapped}}},
+       {"an address that nobody reserved",
+        {{"pointer", 16 * unit}},
+        "access.get_unmapped",
+        kInvalidValue}});
 }
 
 VMMCTS_SCENARIO("driver", "driver: device memory takes no access by NUMA node", "[DRV-28]") {
@@ -184,43 +188,44 @@ VMMCTS_SCENARIO("driver", "driver: device memory takes no access by NUMA node", 
   Driver importer(s, "b");
   const int fd = driver.pass(driver.export_fd(piece.handle), importer);
   const Piece imported = importer.place(importer.import_fd(fd), piece.size);
-  const Called there = importer.call(
-      "cuMemSetAccess",
-      set_access(imported, {{"location_type", kOnHostNuma}, {"flags", kReadWrite}}));
+  const Called there =
+      importer.call("cuMemSetAccess",
+                    set_access(imported, {{"location_type", kOnHostNuma}, {"flags", kReadWrite}}));
   importer.refused("DRV-28", there, "by NUMA node for imported device memory");
 }
 
-VMMCTS_SCENARIO("driver", "driver: access by the host to device memory as observed", "[DRV-61]") {
+VMMCTS_SCENARIO("driver", "driver: access by the host to device memory as observed", "[DRV-55]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
   driver.fill(piece.pointer, piece.size, 75);
   driver.observed("access.loctype_host",
-                  driver.call("cuMemSetAccess",
-                              set_access(piece, {{"location_type", kOnHost}, {"flags", kReadWrite}})),
+                  driver.call("cuMemSetAccess", set_access(piece, {{"location_type", kOnHost},
+                                                                   {"flags", kReadWrite}})),
                   kNotSupported);
   const Called told = driver.call(
       "cuMemGetAccess", {{"pointer", piece.pointer}, {"location", {{"location_type", kOnHost}}}});
   driver.observed("access.get_host", told, kCudaSuccess);
   if (told.ok()) driver.observed("access.get_host.flags", told.get(), kReadWrite);
-  s.check("DRV-61", driver.holds(piece.pointer, piece.size, 75), "the device reads its memory on");
+  s.check("DRV-55", driver.holds(piece.pointer, piece.size, 75), "the device reads its memory on");
 }
 
 VMMCTS_SCENARIO("driver", "driver: of two grants for one device the last holds", "[DRV-26]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
-  const Called set = driver.call(
-      "cuMemSetAccess",
-      {{"pointer", piece.pointer},
-       {"size", piece.size},
-       {"access", Json::array({access_for(0, kReadWrite), access_for(0, kRead)})}});
+  const Called set =
+      driver.call("cuMemSetAccess",
+                  {{"pointer", piece.pointer},
+                   {"size", piece.size},
+                   {"access", Json::array({access_for(0, kReadWrite), access_for(0, kRead)})}});
   driver.observed("access.dup_desc", set, kCudaSuccess);
   if (set.ok()) driver.observed("access.get_dup", driver.access(piece.pointer), kRead);
-  driver.works("DRV-26", driver.call("cuMemSetAccess", set_access(piece, access_for(0, kReadWrite))));
+  driver.works("DRV-26",
+               driver.call("cuMemSetAccess", set_access(piece, access_for(0, kReadWrite))));
   s.check_equal("DRV-26", "access of a single grant afterwards", driver.access(piece.pointer),
                 std::uint64_t{kReadWrite});
 }
 
-VMMCTS_SCENARIO("driver", "driver: an address without a mapping is not for copies", "[DRV-57]") {
+VMMCTS_SCENARIO("driver", "driver: an address without a mapping is not for copies", "[DRV-12]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
   const Piece piece{driver.create(unit), driver.reserve(2 * unit), unit};
@@ -234,17 +239,17 @@ VMMCTS_SCENARIO("driver", "driver: an address without a mapping is not for copie
   };
   const Called past =
       driver.call("cuMemcpyDtoH", {{"pointer", piece.pointer}, {"size", 2 * piece.size}});
-  driver.refused("DRV-57", past, "past the end of a mapping");
+  driver.refused("DRV-12", past, "past the end of a mapping");
   driver.observed("fault_overrun.dtoh_overrun", past, kInvalidValue);
   driver.unmap(piece.pointer, piece.size);
-  driver.refused("DRV-57", read(), "of reserved addresses");
-  driver.refused("DRV-57", set(), "of reserved addresses");
+  driver.refused("DRV-12", read(), "of reserved addresses");
+  driver.refused("DRV-12", set(), "of reserved addresses");
   driver.observed("fault_unmapped.dtoh_reserved_unmapped", read(), kInvalidValue);
   driver.free_address(piece.pointer, 2 * unit);
-  driver.refused("DRV-57", read(), "of addresses given up");
-  driver.refused("DRV-57", set(), "of addresses given up");
-  driver.works("DRV-57", driver.call("cuCtxSynchronize"), "after refused copies");
+  driver.refused("DRV-12", read(), "of addresses given up");
+  driver.refused("DRV-12", set(), "of addresses given up");
+  driver.works("DRV-12", driver.call("cuCtxSynchronize"), "after refused copies");
   const Piece other = driver.piece();
   driver.fill(other.pointer, other.size, 76);
-  s.check("DRV-57", driver.holds(other.pointer, other.size, 76), "other memory works on");
+  s.check("DRV-12", driver.holds(other.pointer, other.size, 76), "other memory works on");
 }

@@ -40,8 +40,9 @@ VMMCTS_SCENARIO("driver", "driver: threads import one descriptor at once", "[DRV
   const int handle = driver.create(driver.unit());
   const int fd = driver.export_fd(handle);
   const FdSet before = driver.worker().fds();
-  check_tally(s, "DRV-50",
-              driver.worker().call("imports", {{"fd", fd}, {"threads", 8}, {"rounds", 25}}).value());
+  check_tally(
+      s, "DRV-50",
+      driver.worker().call("imports", {{"fd", fd}, {"threads", 8}, {"rounds", 25}}).value());
   s.check_fds("DRV-50", driver.worker(), before, "after the threads");
   driver.release(handle);
   driver.close_fd(fd);
@@ -113,6 +114,7 @@ VMMCTS_SCENARIO("driver", "driver: many allocations pass to another process at o
     s.check("DRV-39", importer.holds(base + i * unit, unit, static_cast<unsigned char>(i + 1)),
             "each has its own bytes");
   }
-  importer.works("DRV-51", importer.call("cuMemUnmap", {{"pointer", base}, {"size", kPieces * unit}}),
+  importer.works("DRV-51",
+                 importer.call("cuMemUnmap", {{"pointer", base}, {"size", kPieces * unit}}),
                  "of all at once");
 }

@@ -35,13 +35,14 @@ VMMCTS_SCENARIO("driver", "driver: the granularity is a size that works", "[DRV-
 
 VMMCTS_SCENARIO("driver", "driver: a granularity that cannot be told is refused", "[DRV-14]") {
   Driver driver(s, "a");
-  refuse_all(driver, "DRV-14", "cuMemGetAllocationGranularity", Json::object(),
-             {{"no place for the result", {{"no_out", true}}, "granularity.out_null", kInvalidValue},
-              {"no properties", {{"prop", nullptr}}, "granularity.prop_null", kInvalidValue},
-              {"an unknown option", {{"option", 7}}, "granularity.bad_option", kInvalidValue}});
+  refuse_all(
+      driver, "DRV-14", "cuMemGetAllocationGranularity", Json::object(),
+      {{"no place for the result", {{"no_out", true}}, "granularity.out_null", kInvalidValue},
+       {"no properties", {{"prop", nullptr}}, "granularity.prop_null", kInvalidValue},
+       {"an unknown option", {{"option", 7}}, "granularity.bad_option", kInvalidValue}});
 }
 
-VMMCTS_SCENARIO("driver", "driver: what the granularity query does not validate", "[DRV-59]") {
+VMMCTS_SCENARIO("driver", "driver: what the granularity query does not validate", "[DRV-53]") {
   Driver driver(s, "a");
   const std::vector<std::pair<const char*, Json>> cases = {
       {"granularity.bad_device", {{"location_id", 99}}},
@@ -56,7 +57,7 @@ VMMCTS_SCENARIO("driver", "driver: what the granularity query does not validate"
     driver.observed(fact, driver.call("cuMemGetAllocationGranularity", {{"prop", prop}}),
                     kCudaSuccess);
   }
-  driver.works("DRV-59", driver.call("cuMemGetAllocationGranularity"));
+  driver.works("DRV-53", driver.call("cuMemGetAllocationGranularity"));
 }
 
 VMMCTS_SCENARIO("driver", "driver: the attributes tell what works", "[DRV-15]") {
@@ -82,8 +83,7 @@ VMMCTS_SCENARIO("driver", "driver: allocations of many sizes are made and counte
   std::uint64_t total = 0;
   for (std::uint64_t units = 1; units <= 16; ++units) {
     const int out = driver.object();
-    const Called made =
-        driver.call("cuMemCreate", {{"out", out}, {"size", units * driver.unit()}});
+    const Called made = driver.call("cuMemCreate", {{"out", out}, {"size", units * driver.unit()}});
     driver.works("DRV-07", made, "of " + std::to_string(units) + " units");
     if (!made.ok()) continue;
     values.insert(made.get());
@@ -104,23 +104,24 @@ VMMCTS_SCENARIO("driver", "driver: a bad allocation is refused and nothing is ta
   const std::uint64_t free = s.free_memory();
   const auto prop = [](const char* name, int value) { return Json{{"prop", {{name, value}}}}; };
   const FdSet before = driver.worker().fds();
-  refuse_all(
-      driver, "DRV-08", "cuMemCreate", {{"out", driver.object()}, {"size", unit}},
-      {{"no size", {{"size", 0}}, "create.size0", kInvalidValue},
-       {"a size of one byte", {{"size", 1}}, "create.size_unaligned_1", kInvalidValue},
-       {"one byte less than the granularity", {{"size", unit - 1}}},
-       {"a size that is no multiple", {{"size", unit + 4096}}, "create.size_unaligned_G+4096",
-        kInvalidValue},
-       {"no properties", {{"prop", nullptr}}, "create.prop_null", kInvalidValue},
-       {"no place for the handle", {{"no_out", true}}, "create.out_null", kInvalidValue},
-       {"flags", {{"flags", 1}}, "create.flags1", kInvalidValue},
-       {"type 0", prop("type", 0), "create.type_0", kInvalidValue},
-       {"type 9", prop("type", 9), "create.type_9", kInvalidValue},
-       {"location type 0", prop("location_type", 0), "create.loctype_0_ht_1", kInvalidValue},
-       {"location type 9", prop("location_type", 9), "create.loctype_9_ht_1", kInvalidValue},
-       {"device 99", prop("location_id", 99), "create.bad_device", kInvalidDevice},
-       {"device -1", prop("location_id", -1), "create.neg_device", kInvalidDevice},
-       {"the device after the last", prop("location_id", s.plan().devices)}});
+  refuse_all(driver, "DRV-08", "cuMemCreate", {{"out", driver.object()}, {"size", unit}},
+             {{"no size", {{"size", 0}}, "create.size0", kInvalidValue},
+              {"a size of one byte", {{"size", 1}}, "create.size_unaligned_1", kInvalidValue},
+              {"one byte less than the granularity", {{"size", unit - 1}}},
+              {"a size that is no multiple",
+               {{"size", unit + 4096}},
+               "create.size_unaligned_G+4096",
+               kInvalidValue},
+              {"no properties", {{"prop", nullptr}}, "create.prop_null", kInvalidValue},
+              {"no place for the handle", {{"no_out", true}}, "create.out_null", kInvalidValue},
+              {"flags", {{"flags", 1}}, "create.flags1", kInvalidValue},
+              {"type 0", prop("type", 0), "create.type_0", kInvalidValue},
+              {"type 9", prop("type", 9), "create.type_9", kInvalidValue},
+              {"location type 0", prop("location_type", 0), "create.loctype_0_ht_1", kInvalidValue},
+              {"location type 9", prop("location_type", 9), "create.loctype_9_ht_1", kInvalidValue},
+              {"device 99", prop("location_id", 99), "create.bad_device", kInvalidDevice},
+              {"device -1", prop("location_id", -1), "create.neg_device", kInvalidDevice},
+              {"the device after the last", prop("location_id", s.plan().devices)}});
   s.check_free_memory("DRV-08", free, "after the refusals");
   s.check_fds("DRV-08", driver.worker(), before, "after the refusals");
 }
@@ -161,8 +162,8 @@ VMMCTS_SCENARIO("driver", "driver: memory of a NUMA node of the host can be made
         driver.call("cuMemCreate", {{"out", out}, {"size", driver.unit()}, {"prop", prop}});
     driver.works("DRV-11", made);
     if (!made.ok()) continue;
-    const Json found = driver.must("cuMemGetAllocationPropertiesFromHandle", {{"handle", out}})
-                           .reply.at("prop");
+    const Json found =
+        driver.must("cuMemGetAllocationPropertiesFromHandle", {{"handle", out}}).reply.at("prop");
     s.check_equal("DRV-11", "location type", found.at("location_type").get<int>(),
                   int{kOnHostNuma});
     s.check_equal("DRV-11", "node", found.at("location_id").get<int>(), 0);
@@ -176,7 +177,7 @@ VMMCTS_SCENARIO("driver", "driver: memory of a NUMA node of the host can be made
   }
 }
 
-VMMCTS_SCENARIO("driver", "driver: other handle types and hints as observed", "[DRV-59]") {
+VMMCTS_SCENARIO("driver", "driver: other handle types and hints as observed", "[DRV-53]") {
   Driver driver(s, "a");
   struct Wish {
     std::string fact;
@@ -208,7 +209,7 @@ VMMCTS_SCENARIO("driver", "driver: other handle types and hints as observed", "[
       "cuMemCreate", {{"out", out}, {"size", driver.unit()}, {"prop", {{"metadata", true}}}});
   s.note("create with metadata for a file descriptor: " + made.name());
   if (made.ok()) driver.release(out);
-  driver.works("DRV-59", driver.call("cuMemGetAllocationGranularity"));
+  driver.works("DRV-53", driver.call("cuMemGetAllocationGranularity"));
 }
 
 VMMCTS_SCENARIO("driver", "driver: running out of memory takes nothing and undoes nothing",
@@ -241,7 +242,7 @@ VMMCTS_SCENARIO("driver", "driver: running out of memory takes nothing and undoe
   s.check_free_memory("DRV-13", free, "after the batch was given up");
 }
 
-VMMCTS_SCENARIO("driver", "driver: a failed call leaves its output alone", "[DRV-60]") {
+VMMCTS_SCENARIO("driver", "driver: a failed call leaves its output alone", "[DRV-54]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
   const int local = driver.create(unit, {{"handle_types", kNoHandle}});
@@ -251,7 +252,7 @@ VMMCTS_SCENARIO("driver", "driver: a failed call leaves its output alone", "[DRV
   const Called retained =
       driver.call("cuMemRetainAllocationHandle", {{"out", driver.object()}, {"pointer", unit}});
   for (const Called& called : {create, reserve, exported, retained}) {
-    driver.refused("DRV-60", called);
+    driver.refused("DRV-54", called);
     driver.observed(called.entry_point + ".output_untouched", called.untouched(), true);
   }
 }

@@ -3,7 +3,7 @@
 
 using namespace cts;
 
-VMMCTS_SCENARIO("driver", "driver: an export is one open descriptor", "[DRV-36][DRV-64]") {
+VMMCTS_SCENARIO("driver", "driver: an export is one open descriptor", "[DRV-36][DRV-58]") {
   Driver driver(s, "a");
   const FdSet empty = driver.worker().fds();
   const Piece piece = driver.piece();
@@ -18,7 +18,7 @@ VMMCTS_SCENARIO("driver", "driver: an export is one open descriptor", "[DRV-36][
   driver.observed("export.fd_props.cloexec", is_close_on_exec(driver.worker().pid(), fd), true);
   driver.close_fd(fd);
   s.check_fds("DRV-36", driver.worker(), before, "after the descriptor closed");
-  s.check("DRV-64", driver.access(piece.pointer) == kReadWrite, "the mapping is as it was");
+  s.check("DRV-58", driver.access(piece.pointer) == kReadWrite, "the mapping is as it was");
 }
 
 VMMCTS_SCENARIO("driver", "driver: a bad export is refused and makes no descriptor", "[DRV-36]") {
@@ -46,8 +46,7 @@ VMMCTS_SCENARIO("driver", "driver: a bad export is refused and makes no descript
                "after the refusals");
 }
 
-VMMCTS_SCENARIO("driver", "driver: memory made without a handle type stays here",
-                "[DRV-36]") {
+VMMCTS_SCENARIO("driver", "driver: memory made without a handle type stays here", "[DRV-36]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece(1, {{"handle_types", kNoHandle}});
   const int retained = driver.object();
@@ -105,8 +104,8 @@ VMMCTS_SCENARIO("driver", "driver: memory imported in another process is the sam
   exporter.must("cuMemcpyHtoD", {{"pointer", piece.pointer}, {"size", piece.size}, {"seed", 95}});
   const int fd = exporter.pass(exporter.export_fd(piece.handle), importer);
   const FdSet before = importer.worker().fds();
-  const Called imported = importer.call("cuMemImportFromShareableHandle",
-                                        {{"out", importer.object()}, {"fd", fd}});
+  const Called imported =
+      importer.call("cuMemImportFromShareableHandle", {{"out", importer.object()}, {"fd", fd}});
   importer.works("DRV-38", imported);
   s.check_fds("DRV-38", importer.worker(), before, "after the import");
   if (!imported.ok()) return;
@@ -116,8 +115,8 @@ VMMCTS_SCENARIO("driver", "driver: memory imported in another process is the sam
   s.check_equal("DRV-38", "access before it is set", importer.access(place.pointer),
                 std::uint64_t{kNoAccess});
   importer.grant(place.pointer, place.size);
-  const Called read =
-      importer.must("cuMemcpyDtoH", {{"pointer", place.pointer}, {"size", place.size}, {"seed", 95}});
+  const Called read = importer.must(
+      "cuMemcpyDtoH", {{"pointer", place.pointer}, {"size", place.size}, {"seed", 95}});
   s.check_equal("DRV-38", "first wrong byte", read.get<std::int64_t>("mismatch"), -1);
   importer.fill(place.pointer, place.size, 96);
   s.check("DRV-38", exporter.holds(piece.pointer, piece.size, 96),
@@ -152,7 +151,8 @@ VMMCTS_SCENARIO("driver", "driver: access does not travel with an export", "[DRV
   const Piece place = importer.place(importer.import_fd(fd), piece.size, kReadWrite);
   importer.fill(place.pointer, place.size, 100);
   s.check("DRV-38", exporter.holds(piece.pointer, piece.size, 100), "the importer may write");
-  exporter.refused("DRV-38", exporter.call("cuMemsetD8", {{"pointer", piece.pointer}, {"size", 16}}),
+  exporter.refused("DRV-38",
+                   exporter.call("cuMemsetD8", {{"pointer", piece.pointer}, {"size", 16}}),
                    "to the exporter's read-only mapping");
 }
 
@@ -169,7 +169,8 @@ VMMCTS_SCENARIO("driver", "driver: memory that was never mapped can be exported"
           "what the importer wrote before the exporter mapped it");
 }
 
-VMMCTS_SCENARIO("driver", "driver: several allocations are imported side by side", "[DRV-39][DRV-18]") {
+VMMCTS_SCENARIO("driver", "driver: several allocations are imported side by side",
+                "[DRV-39][DRV-18]") {
   Driver exporter(s, "a");
   Driver importer(s, "b");
   const std::uint64_t unit = exporter.unit();
@@ -185,11 +186,12 @@ VMMCTS_SCENARIO("driver", "driver: several allocations are imported side by side
     importer.close_fd(fd);
     at += size;
   }
-  importer.works("DRV-18", importer.call("cuMemSetAccess",
-                                         {{"pointer", base},
-                                          {"size", 5 * unit},
-                                          {"access", Json::array({access_for(0, kReadWrite)})}}),
-                 "over three imports");
+  importer.works(
+      "DRV-18",
+      importer.call("cuMemSetAccess", {{"pointer", base},
+                                       {"size", 5 * unit},
+                                       {"access", Json::array({access_for(0, kReadWrite)})}}),
+      "over three imports");
   at = base;
   byte = 111;
   for (const std::uint64_t size : sizes) {
@@ -223,7 +225,7 @@ VMMCTS_SCENARIO("driver", "driver: one descriptor is imported again and again", 
   s.check_free_memory("DRV-40", free, "after the last import was released");
 }
 
-VMMCTS_SCENARIO("driver", "driver: what is no export is not imported", "[DRV-41][DRV-65]") {
+VMMCTS_SCENARIO("driver", "driver: what is no export is not imported", "[DRV-41][DRV-59]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
   driver.fill(piece.pointer, piece.size, 103);
@@ -244,8 +246,8 @@ VMMCTS_SCENARIO("driver", "driver: what is no export is not imported", "[DRV-41]
     const int fd = driver.worker().call("open_fd", {{"kind", wrong.kind}}).value().at("fd");
     const FdSet before = driver.worker().fds();
     for (int i = 0; i < 20; ++i) {
-      const Called imported = driver.call("cuMemImportFromShareableHandle",
-                                          {{"out", driver.object()}, {"fd", fd}});
+      const Called imported =
+          driver.call("cuMemImportFromShareableHandle", {{"out", driver.object()}, {"fd", fd}});
       driver.refused("DRV-41", imported);
       if (i == 0) driver.observed(wrong.fact, imported, kUnknown);
     }
@@ -266,11 +268,10 @@ VMMCTS_SCENARIO("driver", "driver: what is no export is not imported", "[DRV-41]
   const Piece place = driver.place(driver.import_fd(good), piece.size);
   s.check("DRV-41", driver.holds(place.pointer, place.size, 103),
           "the genuine descriptor still imports");
-  driver.works("DRV-65", driver.call("cuCtxSynchronize"));
+  driver.works("DRV-59", driver.call("cuCtxSynchronize"));
 }
 
-VMMCTS_SCENARIO("driver", "driver: a mapping of an import is refused like any other",
-                "[DRV-19]") {
+VMMCTS_SCENARIO("driver", "driver: a mapping of an import is refused like any other", "[DRV-19]") {
   Driver exporter(s, "a");
   Driver importer(s, "b");
   const std::uint64_t unit = importer.unit();
@@ -290,14 +291,13 @@ VMMCTS_SCENARIO("driver", "driver: a mapping of an import is refused like any ot
                kNotSupported},
               {"flags", {{"flags", 1}}},
               {"an address that is no multiple", {{"pointer", base + 4096}}}});
-  importer.works("DRV-19", importer.call("cuMemMap", {{"pointer", base},
-                                                      {"size", 2 * unit},
-                                                      {"handle", imported}}),
-                 "after the refusals");
+  importer.works(
+      "DRV-19",
+      importer.call("cuMemMap", {{"pointer", base}, {"size", 2 * unit}, {"handle", imported}}),
+      "after the refusals");
 }
 
-VMMCTS_SCENARIO("driver", "driver: imported memory is not exported again as observed",
-                "[DRV-42]") {
+VMMCTS_SCENARIO("driver", "driver: imported memory is not exported again as observed", "[DRV-42]") {
   Driver exporter(s, "a");
   Driver importer(s, "b");
   const Piece piece = exporter.piece();
@@ -320,7 +320,7 @@ VMMCTS_SCENARIO("driver", "driver: imported memory is not exported again as obse
   s.check("DRV-42", importer.holds(place.pointer, place.size, 104), "the import works on");
 }
 
-VMMCTS_SCENARIO("driver", "driver: a range as a dma-buf where it is supported", "[DRV-66]") {
+VMMCTS_SCENARIO("driver", "driver: a range as a dma-buf where it is supported", "[DRV-60]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
   const Json good = {{"pointer", piece.pointer}, {"size", piece.size}};
@@ -328,19 +328,19 @@ VMMCTS_SCENARIO("driver", "driver: a range as a dma-buf where it is supported", 
   driver.observed("dmabuf.dmabuf_of_vmm", exported, kCudaSuccess);
   if (!driver.has(kDmaBuf) || !exported.ok()) throw NotExercised("no dma-buf of this memory");
   const FdSet before = driver.worker().fds();
-  refuse_all(driver, "DRV-66", "cuMemGetHandleForAddressRange", good,
+  refuse_all(driver, "DRV-60", "cuMemGetHandleForAddressRange", good,
              {{"address 0", {{"pointer", 0}}},
               {"no size", {{"size", 0}}},
               {"an unknown type", {{"handle_type", 99}}},
               {"a range that is not mapped", {{"pointer", driver.reserve(piece.size)}}}});
-  s.check_fds("DRV-66", driver.worker(), before, "after the refusals");
+  s.check_fds("DRV-60", driver.worker(), before, "after the refusals");
   driver.observed("dmabuf.vmm_import_of_dmabuf",
                   driver.call("cuMemImportFromShareableHandle",
                               {{"out", driver.object()}, {"fd", exported.get<int>("fd")}}),
                   kUnknown);
 }
 
-VMMCTS_SCENARIO("driver", "driver: the descriptor of a pool is no allocation", "[DRV-65]") {
+VMMCTS_SCENARIO("driver", "driver: the descriptor of a pool is no allocation", "[DRV-59]") {
   Driver driver(s, "a");
   const int pool = driver.object();
   if (!driver.call("cuMemPoolCreate", {{"out", pool}}).ok()) throw NotExercised("no memory pools");
@@ -352,11 +352,11 @@ VMMCTS_SCENARIO("driver", "driver: the descriptor of a pool is no allocation", "
   const Called imported =
       driver.call("cuMemImportFromShareableHandle", {{"out", driver.object()}, {"fd", fd}});
   driver.observed("mempool.vmm_import_of_pool_fd", imported, kNotSupported);
-  if (!imported.ok()) s.check_fds("DRV-65", driver.worker(), before, "after the refusal");
+  if (!imported.ok()) s.check_fds("DRV-59", driver.worker(), before, "after the refusal");
 }
 
 VMMCTS_SCENARIO("driver", "driver: an export without a free descriptor number is an error",
-                "[DRV-47][DRV-64]") {
+                "[DRV-47][DRV-58]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
   for (const int slots : {0, 1, 2, 3}) {
@@ -371,8 +371,7 @@ VMMCTS_SCENARIO("driver", "driver: an export without a free descriptor number is
       exports.push_back(last.get<int>("fd"));
     }
     driver.refused("DRV-47", last, "with every number taken");
-    driver.observed("rlimit.slots_" + std::to_string(slots) + ".exports_ok", exports.size(),
-                    slots);
+    driver.observed("rlimit.slots_" + std::to_string(slots) + ".exports_ok", exports.size(), slots);
     driver.observed("rlimit.export_at_limit", last, kOperatingSystem);
     for (const int fd : exports) driver.close_fd(fd);
     s.check_fds("DRV-47", driver.worker(), before, "after the exports were closed");
@@ -380,11 +379,11 @@ VMMCTS_SCENARIO("driver", "driver: an export without a free descriptor number is
   }
   driver.works("DRV-47", driver.call("cuMemExportToShareableHandle", {{"handle", piece.handle}}),
                "once there are free numbers");
-  s.check("DRV-64", driver.access(piece.pointer) == kReadWrite, "the mapping is as it was");
+  s.check("DRV-58", driver.access(piece.pointer) == kReadWrite, "the mapping is as it was");
 }
 
 VMMCTS_SCENARIO("driver", "driver: memory needs no descriptor but the export's as observed",
-                "[DRV-64]") {
+                "[DRV-58]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
   const int handle = driver.create(unit);
@@ -395,13 +394,13 @@ VMMCTS_SCENARIO("driver", "driver: memory needs no descriptor but the export's a
                   kCudaSuccess);
   driver.observed("rlimit.reserve_at_limit", driver.call("cuMemAddressReserve", {{"size", unit}}),
                   kCudaSuccess);
-  driver.observed("rlimit.import_at_limit",
-                  driver.call("cuMemImportFromShareableHandle",
-                              {{"out", driver.object()}, {"fd", fd}}),
-                  kCudaSuccess);
+  driver.observed(
+      "rlimit.import_at_limit",
+      driver.call("cuMemImportFromShareableHandle", {{"out", driver.object()}, {"fd", fd}}),
+      kCudaSuccess);
   driver.worker().restore_fd_limit();
   const FdSet before = driver.worker().fds();
   const Piece piece = driver.piece();
   driver.observed("export.fd.create_map_cost", driver.worker().fds().size() - before.size(), 0);
-  driver.works("DRV-64", driver.call("cuMemUnmap", {{"pointer", piece.pointer}, {"size", unit}}));
+  driver.works("DRV-58", driver.call("cuMemUnmap", {{"pointer", piece.pointer}, {"size", unit}}));
 }

@@ -26,9 +26,10 @@ VMMCTS_SCENARIO("driver", "driver: a mapping gives back what its released handle
   driver.fill(piece.pointer, piece.size, 122);
   driver.release(piece.handle);
   const int retained = driver.object();
-  driver.works("DRV-31", driver.call("cuMemRetainAllocationHandle",
-                                     {{"out", retained}, {"pointer", piece.pointer}}),
-               "after the release");
+  driver.works(
+      "DRV-31",
+      driver.call("cuMemRetainAllocationHandle", {{"out", retained}, {"pointer", piece.pointer}}),
+      "after the release");
   const Piece second = driver.place(retained, piece.size, kRead);
   s.check("DRV-44", driver.holds(second.pointer, second.size, 122), "a new mapping has the bytes");
   const int fd = driver.export_fd(retained);
@@ -100,8 +101,8 @@ VMMCTS_SCENARIO("driver", "driver: a descriptor outlives the process that export
       exporter.worker().exit("_exit");
     }
     const std::uint64_t with_descriptor = s.free_memory();
-    const Called imported = importer.call("cuMemImportFromShareableHandle",
-                                          {{"out", importer.object()}, {"fd", fd}});
+    const Called imported =
+        importer.call("cuMemImportFromShareableHandle", {{"out", importer.object()}, {"fd", fd}});
     importer.works("DRV-45", imported, "after the exporter's death");
     if (!imported.ok()) continue;
     const int handle = importer.import_fd(fd);
@@ -112,8 +113,7 @@ VMMCTS_SCENARIO("driver", "driver: a descriptor outlives the process that export
   }
 }
 
-VMMCTS_SCENARIO("driver", "driver: an import outlives the process that exported it",
-                "[DRV-45]") {
+VMMCTS_SCENARIO("driver", "driver: an import outlives the process that exported it", "[DRV-45]") {
   Driver importer(s, "b");
   Driver exporter(s, "a");
   const Piece piece = exporter.piece(2);
@@ -151,8 +151,7 @@ VMMCTS_SCENARIO("driver", "driver: a descriptor in flight keeps the memory", "[D
   const Piece piece = exporter.piece(2);
   exporter.fill(piece.pointer, piece.size, 131);
   Worker& worker = exporter.worker();
-  const std::vector<int> ends =
-      worker.call("socketpair").value().at("fds").get<std::vector<int>>();
+  const std::vector<int> ends = worker.call("socketpair").value().at("fds").get<std::vector<int>>();
   const int fd = exporter.export_fd(piece.handle);
   worker.call("sendmsg", {{"socket", ends[0]}, {"fds", Json::array({fd})}}).value();
   exporter.close_fd(fd);
@@ -194,7 +193,7 @@ VMMCTS_SCENARIO("driver", "driver: memory belongs to no context as observed", "[
   driver.worker().kill();  // its context is no longer the one that its clean state had
 }
 
-VMMCTS_SCENARIO("driver", "driver: releases beyond the count as observed", "[DRV-58]") {
+VMMCTS_SCENARIO("driver", "driver: releases beyond the count as observed", "[DRV-52]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece();
   driver.release(piece.handle);
@@ -204,7 +203,7 @@ VMMCTS_SCENARIO("driver", "driver: releases beyond the count as observed", "[DRV
   driver.observed("release.zero", driver.call("cuMemRelease", {{"handle", {{"value", 0}}}}),
                   kInvalidValue);
   driver.fill(piece.pointer, piece.size, 133);
-  s.check("DRV-58", driver.holds(piece.pointer, piece.size, 133), "the mapping works on");
+  s.check("DRV-52", driver.holds(piece.pointer, piece.size, 133), "the mapping works on");
 }
 
 VMMCTS_SCENARIO("driver", "driver: a forked child is told that it has no driver as observed",

@@ -43,12 +43,13 @@ VMMCTS_SCENARIO("driver", "driver: a device has the access that it was granted a
                 std::uint64_t{kRead});
   s.check_equal("DRV-26", "access of the device not listed", driver.access(piece.pointer, 0),
                 std::uint64_t{kReadWrite});
-  driver.works("DRV-29",
-               driver.call("cuMemSetAccess", {{"pointer", piece.pointer},
-                                              {"size", piece.size},
-                                              {"access", Json::array({access_for(0, kNoAccess),
-                                                                      access_for(1, kReadWrite)})}}),
-               "for two devices at once");
+  driver.works(
+      "DRV-29",
+      driver.call("cuMemSetAccess",
+                  {{"pointer", piece.pointer},
+                   {"size", piece.size},
+                   {"access", Json::array({access_for(0, kNoAccess), access_for(1, kReadWrite)})}}),
+      "for two devices at once");
   s.check_equal("DRV-29", "access of the first", driver.access(piece.pointer, 0),
                 std::uint64_t{kNoAccess});
   s.check_equal("DRV-29", "access of the second", driver.access(piece.pointer, 1),
@@ -88,10 +89,11 @@ VMMCTS_SCENARIO("driver", "driver: one range of two devices is copied in one go"
   driver.map(base, unit, driver.create(unit));
   driver.map(base + unit, unit, driver.create(unit, {{"location_id", 1}}));
   driver.works("DRV-29",
-               driver.call("cuMemSetAccess", {{"pointer", base},
-                                              {"size", 2 * unit},
-                                              {"access", Json::array({access_for(0, kReadWrite),
-                                                                      access_for(1, kReadWrite)})}}),
+               driver.call("cuMemSetAccess",
+                           {{"pointer", base},
+                            {"size", 2 * unit},
+                            {"access",
+                             Json::array({access_for(0, kReadWrite), access_for(1, kReadWrite)})}}),
                "over memory of two devices");
   driver.must("cuMemcpyHtoD", {{"pointer", base}, {"size", 2 * unit}, {"seed", 143}});
   const Called read =

@@ -54,7 +54,8 @@ VMMCTS_SCENARIO("driver", "driver: reservations are aligned and do not overlap",
   }
 }
 
-VMMCTS_SCENARIO("driver", "driver: an aligned reservation takes memory that works", "[DRV-02][DRV-16]") {
+VMMCTS_SCENARIO("driver", "driver: an aligned reservation takes memory that works",
+                "[DRV-02][DRV-16]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
   const int handle = driver.create(unit);
@@ -115,17 +116,19 @@ VMMCTS_SCENARIO("driver", "driver: a hint places a reservation there or elsewher
 VMMCTS_SCENARIO("driver", "driver: a bad reservation is refused", "[DRV-04]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
-  refuse_all(driver, "DRV-04", "cuMemAddressReserve", {{"size", unit}},
-             {{"no size", {{"size", 0}}, "reserve.size0", kInvalidValue},
-              {"no place for the result", {{"no_out", true}}, "reserve.out_null", kInvalidValue},
-              {"flags", {{"flags", 1}}, "reserve.flags1", kInvalidValue},
-              {"a size of one byte", {{"size", 1}}, "reserve.size_1", kInvalidValue},
-              {"a size that is no multiple of a page", {{"size", unit + 1}}},
-              {"alignment 3", {{"alignment", 3}}, "reserve.align_3", kInvalidValue},
-              {"an alignment of three units", {{"alignment", 3 * unit}}, "reserve.align_6291456",
-               kInvalidValue},
-              {"alignment 5000000", {{"alignment", 5000000}}, "reserve.align_5000000",
-               kInvalidValue}});
+  refuse_all(
+      driver, "DRV-04", "cuMemAddressReserve", {{"size", unit}},
+      {{"no size", {{"size", 0}}, "reserve.size0", kInvalidValue},
+       {"no place for the result", {{"no_out", true}}, "reserve.out_null", kInvalidValue},
+       {"flags", {{"flags", 1}}, "reserve.flags1", kInvalidValue},
+       {"a size of one byte", {{"size", 1}}, "reserve.size_1", kInvalidValue},
+       {"a size that is no multiple of a page", {{"size", unit + 1}}},
+       {"alignment 3", {{"alignment", 3}}, "reserve.align_3", kInvalidValue},
+       {"an alignment of three units",
+        {{"alignment", 3 * unit}},
+        "reserve.align_6291456",
+        kInvalidValue},
+       {"alignment 5000000", {{"alignment", 5000000}}, "reserve.align_5000000", kInvalidValue}});
   const std::uint64_t base = driver.reserve(unit);
   refuse_all(driver, "DRV-04", "cuMemAddressReserve", {{"size", unit}},
              {{"a hint that is no multiple of a page", {{"address", base + 4 * unit + 1}}}});
@@ -133,11 +136,11 @@ VMMCTS_SCENARIO("driver", "driver: a bad reservation is refused", "[DRV-04]") {
 }
 
 VMMCTS_SCENARIO("driver", "driver: what a reservation is rounded to is the driver's affair",
-                "[DRV-58]") {
+                "[DRV-52]") {
   Driver driver(s, "a");
   const std::uint64_t unit = driver.unit();
-  for (const std::uint64_t size : {std::uint64_t{4096}, std::uint64_t{65536},
-                                   std::uint64_t{1} << 20, unit + 4096}) {
+  for (const std::uint64_t size :
+       {std::uint64_t{4096}, std::uint64_t{65536}, std::uint64_t{1} << 20, unit + 4096}) {
     const Called made = driver.call("cuMemAddressReserve", {{"size", size}});
     driver.observed("reserve.size_" + std::to_string(size), made, kInvalidValue);
     if (made.ok()) driver.free_address(made.get("pointer"), size);
@@ -146,10 +149,10 @@ VMMCTS_SCENARIO("driver", "driver: what a reservation is rounded to is the drive
   const Called unaligned =
       driver.call("cuMemAddressReserve", {{"size", unit}, {"address", base + 4 * unit + 4096}});
   driver.observed("reserve.hint_unaligned_4096", unaligned, kInvalidValue);
-  const Called outside = driver.call("cuMemAddressReserve",
-                                     {{"size", unit}, {"address", std::uint64_t{1} << 60}});
+  const Called outside =
+      driver.call("cuMemAddressReserve", {{"size", unit}, {"address", std::uint64_t{1} << 60}});
   driver.observed("reserve.hint_noncanonical", outside, kOutOfMemory);
-  driver.works("DRV-58", driver.call("cuMemAddressFree", {{"pointer", base}, {"size", 4 * unit}}));
+  driver.works("DRV-52", driver.call("cuMemAddressFree", {{"pointer", base}, {"size", 4 * unit}}));
 }
 
 VMMCTS_SCENARIO("driver", "driver: only the whole reservation can be freed and only once",
@@ -158,21 +161,28 @@ VMMCTS_SCENARIO("driver", "driver: only the whole reservation can be freed and o
   const std::uint64_t unit = driver.unit();
   const int handle = driver.create(unit);
   const std::uint64_t base = driver.reserve(4 * unit);
-  refuse_all(driver, "DRV-05", "cuMemAddressFree", {{"pointer", base}, {"size", 4 * unit}},
-             {{"a smaller size", {{"size", unit}}, "reserve.free_wrong_size_small", kInvalidValue},
-              {"a larger size", {{"size", 8 * unit}}, "reserve.free_wrong_size_large",
-               kInvalidValue},
-              {"no size", {{"size", 0}}},
-              {"an inner address", {{"pointer", base + unit}, {"size", unit}},
-               "reserve.free_interior", kInvalidValue},
-              {"all but the first unit", {{"pointer", base + unit}, {"size", 3 * unit}},
-               "reserve.free_interior_rest", kInvalidValue},
-              {"address 0", {{"pointer", 0}}, "reserve.free_null_size", kInvalidValue},
-              {"address 0 and no size", {{"pointer", 0}, {"size", 0}}, "reserve.free_zero",
-               kInvalidValue}});
+  refuse_all(
+      driver, "DRV-05", "cuMemAddressFree", {{"pointer", base}, {"size", 4 * unit}},
+      {{"a smaller size", {{"size", unit}}, "reserve.free_wrong_size_small", kInvalidValue},
+       {"a larger size", {{"size", 8 * unit}}, "reserve.free_wrong_size_large", kInvalidValue},
+       {"no size", {{"size", 0}}},
+       {"an inner address",
+        {{"pointer", base + unit}, {"size", unit}},
+        "reserve.free_interior",
+        kInvalidValue},
+       {"all but the first unit",
+        {{"pointer", base + unit}, {"size", 3 * unit}},
+        "reserve.free_interior_rest",
+        kInvalidValue},
+       {"address 0", {{"pointer", 0}}, "reserve.free_null_size", kInvalidValue},
+       {"address 0 and no size",
+        {{"pointer", 0}, {"size", 0}},
+        "reserve.free_zero",
+        kInvalidValue}});
   // The reservation is whole: memory works in its first and last unit.
   for (const std::uint64_t at : {base, base + 3 * unit}) {
-    driver.works("DRV-05", driver.call("cuMemMap", {{"pointer", at}, {"size", unit}, {"handle", handle}}),
+    driver.works("DRV-05",
+                 driver.call("cuMemMap", {{"pointer", at}, {"size", unit}, {"handle", handle}}),
                  "after the refusals");
     driver.unmap(at, unit);
   }
@@ -181,7 +191,7 @@ VMMCTS_SCENARIO("driver", "driver: only the whole reservation can be freed and o
                  "a second time");
 }
 
-VMMCTS_SCENARIO("driver", "driver: a reservation is not freed under its mapping", "[DRV-58]") {
+VMMCTS_SCENARIO("driver", "driver: a reservation is not freed under its mapping", "[DRV-52]") {
   Driver driver(s, "a");
   const Piece piece = driver.piece(2);
   driver.fill(piece.pointer, piece.size, 13);
@@ -189,7 +199,7 @@ VMMCTS_SCENARIO("driver", "driver: a reservation is not freed under its mapping"
       driver.call("cuMemAddressFree", {{"pointer", piece.pointer}, {"size", piece.size}});
   driver.observed("reserve.free_while_mapped", freed, kInvalidValue);
   if (freed.ok()) throw NotExercised("this driver frees a reservation that is mapped");
-  s.check("DRV-58", driver.holds(piece.pointer, piece.size, 13), "the mapping works on");
+  s.check("DRV-52", driver.holds(piece.pointer, piece.size, 13), "the mapping works on");
 }
 
 VMMCTS_SCENARIO("driver", "driver: a reservation too large is refused and costs nothing",

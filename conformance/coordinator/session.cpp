@@ -75,7 +75,7 @@ PooledWorker Session::start_worker(const std::vector<int>& inherited) {
 
 void Session::warm_up(Worker& worker) {
   if (plan_.kind == "driver") {
-    worker.call("warm_up").value();
+    worker.call("warm_up", {{"devices", plan_.devices}}).value();
     return;
   }
   const Resource resource = worker.resource().value();

@@ -67,6 +67,16 @@ void share_once(const DriverTable& cu, int device) {
   check(cu.cuMemRelease(handle), "cuMemRelease");
 }
 
+// A stream, plain memory: what else opens something in the driver when first asked for.
+void use_once(const DriverTable& cu) {
+  CUstream stream = nullptr;
+  check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  check(cu.cuStreamDestroy(stream), "cuStreamDestroy");
+  CUdeviceptr plain = 0;
+  check(cu.cuMemAlloc(&plain, 1), "cuMemAlloc");
+  check(cu.cuMemFree(plain), "cuMemFree");
+}
+
 }  // namespace
 
 CUmemAllocationProp shareable_memory(int device) {
@@ -95,18 +105,18 @@ CUcontext DriverState::context(int device) {
   return context;
 }
 
-void DriverState::warm_up() {
+void DriverState::warm_up(int devices) {
   if (warm_) return;
   const DriverTable& cu = table();
   check(cu.cuInit(0), "cuInit");
-  int devices = 0;
-  check(cu.cuDeviceGetCount(&devices), "cuDeviceGetCount");
   for (int device = devices - 1; device >= 0; --device) {
     check(cu.cuCtxSetCurrent(context(device)), "cuCtxSetCurrent");
     int supported = 0;
     cu.cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
                             device);
-    if (supported != 0) share_once(cu, device);
+    if (supported == 0) continue;
+    share_once(cu, device);
+    use_once(cu);
   }
   warm_ = true;
 }

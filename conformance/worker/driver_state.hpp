@@ -17,9 +17,9 @@ class DriverState {
   // The entry points as the resolver gives them; loaded when first asked for.
   const DriverTable& table(Resolver resolver = Resolver::dlsym);
 
-  // cuInit, primary contexts on every device with the first one current, and one whole share on
-  // each device, so that what the driver opens lazily is open. Done once.
-  void warm_up();
+  // cuInit, primary contexts on the first `devices` devices with device 0's current, and one whole
+  // share on each, so that what the driver opens lazily is open. Done once.
+  void warm_up(int devices);
 
   // Undoes everything that is noted here, in an order that any driver allows, and makes the first
   // device's context current. Throws OperationError with the first call that failed.

@@ -35,8 +35,8 @@ int main(int argc, char** argv) {
   cts::DriverOperations driver(state, fds);
   cts::Server server;
   server.add("hello", [&](cts::Message&) { return cts::Reply{hello(state)}; });
-  server.add("warm_up", [&](cts::Message&) {
-    state.warm_up();
+  server.add("warm_up", [&](cts::Message& m) {
+    state.warm_up(m.body.at("devices"));
     return cts::Reply{};
   });
   server.add("reset", [&](cts::Message&) {
