@@ -16,7 +16,6 @@
 namespace softcuda {
 
 struct Handle;
-struct PoolState;
 
 // What a mapping came from.
 enum class Origin { kMap, kAlloc, kPoolAlloc, kIpc, kPoolImport };
@@ -29,7 +28,7 @@ struct Mapping {
   Handle* handle = nullptr;  // kMap only
   Extent extent;
   CUcontext context = nullptr;  // kAlloc, kIpc: whose memory it is
-  PoolState* pool = nullptr;    // kPoolAlloc, kPoolImport
+  CUmemoryPool pool = nullptr;  // kPoolAlloc, kPoolImport
   std::array<uint8_t, kMaxDevices> access{};  // CUmemAccess_flags per device
   uint8_t host_access = 0;                    // host-located memory only
   uint64_t buffer_id = 0;
@@ -70,7 +69,9 @@ class AddressSpace {
   Mapping* find(CUdeviceptr address);
   bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* size) const;
 
-  // The whole mappings that make up a range without a gap; empty when they do not.
+  // The mappings that setting access on a range reaches: if it starts with one and ends with one,
+  // those before the first gap (measured: a gap is no error, and what is behind it is left alone).
+  // Empty when the range does not start and end so.
   std::vector<Mapping*> whole_mappings(CUdeviceptr base, size_t size);
 
   // The mappings inside a range.

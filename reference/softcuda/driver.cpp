@@ -4,6 +4,7 @@
 #include "driver.hpp"
 
 #include <pthread.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "log.hpp"
@@ -76,39 +77,63 @@ CUresult start() noexcept {
 }
 
 void Driver::unmap(Mapping* mapping) {
-  Handle* handle = mapping->handle;
-  ExtentId extent = mapping->extent.id;
-  if (mapping->origin != Origin::kMap) space.give_plain_back(*mapping);
-  space.remove(mapping->base);
-  drop_extent(extent);
-  if (handle != nullptr) {
-    handle->mappings--;
-    destroy_if_unused(handle);
+  if (mapping->host_access != 0) set_cpu_access(*mapping, 0);
+  Mapping gone = *mapping;
+  if (gone.origin != Origin::kMap) space.give_plain_back(gone);
+  space.remove(gone.base);
+  drop_extent(gone.extent.id);
+  if (gone.pool != nullptr) forget_pool_allocation(*this, gone);
+  if (gone.handle != nullptr) {
+    gone.handle->mappings--;
+    destroy_if_unused(gone.handle);
   }
 }
 
-CUresult Driver::allocate_plain(size_t size, int device, Origin origin, Mapping** out) {
+CUresult Driver::allocate_plain(size_t size, int location_type, int location_id, Origin origin,
+                                Mapping** out) {
   size_t unit = std::max(profile.granularity, size_t{2} << 20);
-  if (size == 0 || size > (size_t{1} << 47)) {
-    return size == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_OUT_OF_MEMORY;
-  }
+  if (size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (size > (size_t{1} << 47)) return CUDA_ERROR_OUT_OF_MEMORY;
   Mapping m;
   m.size = size;
   m.span = (size + unit - 1) / unit * unit;
   m.origin = origin;
   m.extent.kind = ExtentKind::kPlain;
   m.extent.size = m.span;
-  m.extent.location_type = CU_MEM_LOCATION_TYPE_DEVICE;
-  m.extent.location_id = device;
+  m.extent.location_type = location_type;
+  m.extent.location_id = location_id;
   m.access.fill(CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
   if (CUresult r = books->create(&m.extent)) return r;
-  if (!space.take_plain(m.span, &m.base)) {
-    books->drop(m.extent.id);
+  count_extent(m.extent.id);
+  if (!place_plain(&m)) {
+    drop_extent(m.extent.id);
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
-  count_extent(m.extent.id);
   *out = &space.add(m);
   return CUDA_SUCCESS;
+}
+
+bool Driver::place_plain(Mapping* mapping) {
+  if (!space.take_plain(mapping->span, &mapping->base)) return false;
+  if (mapping->extent.location_type == CU_MEM_LOCATION_TYPE_DEVICE) return true;
+  if (set_cpu_access(*mapping, CU_MEM_ACCESS_FLAGS_PROT_READWRITE)) return true;
+  space.give_plain_back(*mapping);
+  return false;
+}
+
+bool Driver::set_cpu_access(Mapping& m, uint8_t flags) {
+  int protection = PROT_NONE;
+  if ((flags & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0) protection |= PROT_READ;
+  if (flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_WRITE;
+  void* address = reinterpret_cast<void*>(m.base);
+  void* got = protection == PROT_NONE
+                  ? mmap(address, m.span, PROT_NONE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
+                  : mmap(address, m.span, protection, MAP_SHARED | MAP_FIXED, books->store().fd(),
+                         static_cast<off_t>(m.extent.offset));
+  if (got == MAP_FAILED) return false;
+  m.host_access = flags;
+  return true;
 }
 
 void Driver::drop_extent(ExtentId id) {

@@ -8,11 +8,13 @@
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
 #include "address_space.hpp"
 #include "books.hpp"
+#include "pool.hpp"
 #include "profile.hpp"
 
 // cuda.h leaves these types to the driver.
@@ -74,8 +76,20 @@ class Driver {
   void unmap(Mapping* mapping);
 
   // Memory that the driver places itself (cuMemAlloc, pools). On success `out` is mapped and
-  // accessible from every device; mutex held.
-  CUresult allocate_plain(size_t size, int device, Origin origin, Mapping** out);
+  // accessible from every device, and from the CPU when it is located there; mutex held.
+  CUresult allocate_plain(size_t size, int location_type, int location_id, Origin origin,
+                          Mapping** out);
+
+  // Gives a mapping of a held extent an address, and the CPU access that its location implies.
+  bool place_plain(Mapping* mapping);
+
+  // Makes host-located memory reachable for the CPU at its address, or no more. What devices see
+  // goes through the store and needs no mapping.
+  bool set_cpu_access(Mapping& mapping, uint8_t flags);
+
+  std::map<CUmemoryPool, std::unique_ptr<CUmemPoolHandle_st>> pools;
+  std::map<std::tuple<int, int, int>, CUmemoryPool> default_pools;  // type, location, id
+  std::map<CUdevice, CUmemoryPool> current_pools;
 
   std::map<uintptr_t, HostRange> host_ranges;
   uint64_t next_host_id = uint64_t{1} << 32;

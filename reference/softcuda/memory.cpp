@@ -51,11 +51,13 @@ CUresult cuMemAlloc(CUdeviceptr* out, size_t size) {
   Driver* d = ready();
   if (d == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   CUcontext context;
-  if (CUresult r = require_context(&context)) return r;
+  if (CUresult missing = require_context(&context)) return missing;
   if (out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   Exclusive lock(d->mutex);
   Mapping* mapping = nullptr;
-  if (CUresult r = d->allocate_plain(size, context->device, Origin::kAlloc, &mapping)) return r;
+  CUresult r = d->allocate_plain(size, CU_MEM_LOCATION_TYPE_DEVICE, context->device,
+                                 Origin::kAlloc, &mapping);
+  if (r != CUDA_SUCCESS) return r;
   mapping->context = context;
   *out = mapping->base;
   return CUDA_SUCCESS;

@@ -41,7 +41,7 @@ PointerFacts facts_of(Driver& d, CUdeviceptr address) {
     uint8_t access = m->access[facts.ordinal];
     facts.readable = (access & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0;
     facts.writable = access == CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-    facts.pool = reinterpret_cast<CUmemoryPool>(m->pool);
+    facts.pool = m->pool;
     return facts;
   }
   auto above = d.host_ranges.upper_bound(address);
@@ -131,7 +131,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr addre
   if (d == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   Shared lock(d->mutex);
   PointerFacts facts = facts_of(*d, address);
-  if (!facts.known) return CUDA_ERROR_NOT_FOUND;
+  if (!facts.known || !facts.readable) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = facts.base;
   if (size != nullptr) *size = facts.size;
   return CUDA_SUCCESS;

@@ -1,7 +1,5 @@
 // The virtual memory management group. Every check stands in the order that the H200 showed; the
 // ids of truth/ that pin it are in SOFTCUDA.md.
-#include <sys/mman.h>
-
 #include <cstring>
 
 #include "driver.hpp"
@@ -53,21 +51,6 @@ CUresult check_properties(const Driver& d, const CUmemAllocationProp& prop) {
     return d.code(CUDA_ERROR_NOT_PERMITTED, CUDA_ERROR_NOT_SUPPORTED);
   }
   return CUDA_SUCCESS;
-}
-
-// Makes host-located memory reachable for the CPU at its address, or no more. What the device sees
-// goes through the store and needs no mapping.
-bool set_cpu_access(const Driver& d, const Mapping& m, uint8_t flags) {
-  int protection = PROT_NONE;
-  if ((flags & CU_MEM_ACCESS_FLAGS_PROT_READ) != 0) protection |= PROT_READ;
-  if (flags == CU_MEM_ACCESS_FLAGS_PROT_READWRITE) protection |= PROT_WRITE;
-  void* address = reinterpret_cast<void*>(m.base);
-  void* got = protection == PROT_NONE
-                  ? mmap(address, m.span, PROT_NONE,
-                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0)
-                  : mmap(address, m.span, protection, MAP_SHARED | MAP_FIXED,
-                         d.books->store().fd(), static_cast<off_t>(m.extent.offset));
-  return got != MAP_FAILED;
 }
 
 CUresult check_access(const Driver& d, const CUmemAccessDesc& desc,
@@ -230,10 +213,7 @@ CUresult cuMemUnmap(CUdeviceptr base, size_t size) {
   if (base + size < base) return CUDA_ERROR_INVALID_VALUE;
   Exclusive lock(d->mutex);
   if (!d->space.can_unmap(base, size)) return CUDA_ERROR_INVALID_VALUE;
-  for (Mapping* m : d->space.mappings_in(base, size)) {
-    if (m->host_access != 0) set_cpu_access(*d, *m, 0);
-    d->unmap(m);
-  }
+  for (Mapping* m : d->space.mappings_in(base, size)) d->unmap(m);
   return CUDA_SUCCESS;
 }
 
@@ -255,9 +235,7 @@ CUresult cuMemSetAccess(CUdeviceptr base, size_t size, const CUmemAccessDesc* de
       auto flags = static_cast<uint8_t>(descs[i].flags);
       if (descs[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
         m->access[descs[i].location.id] = flags;
-      } else if (set_cpu_access(*d, *m, flags)) {
-        m->host_access = flags;
-      } else {
+      } else if (!d->set_cpu_access(*m, flags)) {
         return CUDA_ERROR_OUT_OF_MEMORY;
       }
     }

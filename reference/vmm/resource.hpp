@@ -19,7 +19,7 @@ struct VirtualMemoryResourceOptions {
   CUmemLocationType location_type = CU_MEM_LOCATION_TYPE_DEVICE;
   CUmemAccess_flags self_access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // of the device itself
   CUmemAccess_flags peer_access = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;  // of each peer
-  std::vector<int> peers;                                              // device ordinals
+  std::vector<int> peers = {};  // device ordinals
 };
 
 // Immutable; safe from any thread. Buffers keep it. No operation needs a current context, and none

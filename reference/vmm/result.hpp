@@ -35,6 +35,7 @@ class [[nodiscard]] Result {
   T& operator*() { return std::get<0>(state_); }
   const T& operator*() const { return std::get<0>(state_); }
   T* operator->() { return &**this; }
+  const T* operator->() const { return &**this; }
   Error& error() { return std::get<1>(state_); }
   const Error& error() const { return std::get<1>(state_); }
 
