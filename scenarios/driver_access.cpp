@@ -115,7 +115,7 @@ VMMCTS_SCENARIO("driver", "driver: access is set on whole mappings only", "[DRV-
         "access.unaligned",
         kInvalidValue},
        {"one mapping and part of another",
-        {{"size", 3 * unit + 65536}},
+        {{"size", 3 * unit + unit / 2}},
         "grow.access_partial_of_two",
         kInvalidValue},
        {"a hole after the mappings", {{"size", 5 * unit}}},
