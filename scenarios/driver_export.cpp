@@ -289,6 +289,7 @@ VMMCTS_SCENARIO("driver", "driver: a mapping of an import is refused like any ot
                {{"offset", unit}, {"size", unit}},
                "xproc.importer.map_offset_half",
                kNotSupported},
+              {"an offset of one unit and the whole size", {{"offset", unit}}},
               {"flags", {{"flags", 1}}},
               {"an address that is no multiple", {{"pointer", base + 4096}}}});
   importer.works(

@@ -152,6 +152,7 @@ VMMCTS_SCENARIO("driver", "driver: a bad mapping is refused and nothing is mappe
        {"an address in the middle of a unit", {{"pointer", base + unit / 2}}},
        {"an offset that is no multiple", {{"offset", 4096}, {"size", unit}}},
        {"an offset of one unit", {{"offset", unit}, {"size", unit}}, "map.offset_G", kNotSupported},
+       {"an offset of one unit and the whole size", {{"offset", unit}}},
        {"a size above the allocation's", {{"size", 4 * unit}}, "map.size_large", kNotSupported},
        {"flags", {{"flags", 1}}, "map.flags1", kInvalidValue},
        {"an address that nobody reserved", {{"pointer", given_up}}},
