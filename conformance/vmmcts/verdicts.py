@@ -17,8 +17,8 @@ neutral. They are not violated by it, and not proven by it either.
 A run is judged by the clauses at level M, with ``strict`` also S. In order of precedence:
 **violated** (1), **infrastructure** (3: a result is missing, the suite itself failed, or a witness
 missed its canary), **too little exercised** (4: a declared profile has a clause whose scenarios
-were all not exercised), **conformant** (0). A wrong expectation (stale, expired, unexpectedly passing)
-makes a run violated: it says something untrue of the implementation.
+were all not exercised), **conformant** (0). A wrong expectation (stale, expired, unexpectedly
+passing) makes a run violated: it says something untrue of the implementation.
 """
 
 from __future__ import annotations
