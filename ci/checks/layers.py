@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Iterator
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+_NOTHING = r"(?!)"
 _SOURCES = {".cpp", ".hpp", ".h", ".inc", ".py", ".txt"}
 _INCLUDE = re.compile(r"^\s*#\s*include\s*[<\"]([^>\"]+)[>\"]", re.MULTILINE)
 _IMPORT = re.compile(r"^\s*(?:from\s+([\w.]+)\s+import|import\s+([\w.]+))", re.MULTILINE)
@@ -21,9 +22,9 @@ class Layer:
     """What the files below ``folder`` must not know, as patterns, and why."""
 
     folder: str
-    includes: str = "$^"
-    imports: str = "$^"
-    text: str = "$^"
+    includes: str = _NOTHING
+    imports: str = _NOTHING
+    text: str = _NOTHING
     why: str = ""
 
 

@@ -40,9 +40,11 @@ class Selection:
 
     def workers(self, of: Manifest) -> list[WorkerSpec]:
         """The workers with the profiles that are left. UsageError when none is."""
+        names = {worker.name for worker in of.workers}
+        kinds = set(self.kinds) - names  # a word is a name where there is one
         chosen = []
         for worker in of.workers:
-            if self.kinds and worker.kind not in self.kinds and worker.name not in self.kinds:
+            if self.kinds and worker.name not in self.kinds and worker.kind not in kinds:
                 continue
             profiles = tuple(p for p in worker.profiles if not self.profiles or p in self.profiles)
             if profiles:
