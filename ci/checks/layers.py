@@ -31,7 +31,7 @@ class Layer:
 LAYERS = (
     Layer("reference", includes=_HARNESS, imports=_HARNESS,
           why="the reference knows the driver API only"),
-    Layer("reference/vmm", includes=r"softcuda(/|$)", text=r"softcuda",
+    Layer("reference/vmm", text=r"softcuda",
           why="the reference does not know which driver it is on"),
     Layer("reference/softcuda", includes=r"vmm/", imports=r"vmmref(\.|$)",
           why="the software driver knows neither reference nor harness"),
