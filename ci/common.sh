@@ -27,7 +27,8 @@ quietly() {
     printf '%s s\n' $((SECONDS - started)) >&2
   else
     printf 'failed after %s s (all of it in %s)\n' $((SECONDS - started)) "$log" >&2
-    tail -n 40 "$log" >&2
+    # What ninja says went wrong, else the end of it.
+    { sed -n '/^FAILED: /,$p' "$log" | grep . || tail -n 40 "$log"; } | head -n 60 >&2
   fi
   return "$status"
 }

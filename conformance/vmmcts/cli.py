@@ -271,12 +271,17 @@ def kill_mutants(
         if not pathlib.Path(job.worker.command[-1]).exists() and job.worker.kind == "c":
             raise UsageError(f"{job.worker.command[-1]} is not built: run ci/conformance")
     driver = driver_names.find(layout, driver_names.SOFTCUDA)
+    base = mutants.base_jobs(jobs_to_run, manifest.find(layout, "reference"))
     with interruptible(), work_directory() as work_dir:
         runner = Runner(layout, driver, work_dir, parallel=_default_jobs(jobs))
+        failing = mutants.failing(runner.run(base))
         total = sum(len(job.scenarios) for job in jobs_to_run)
         with ProgressDisplay(_err, "scenarios over mutants", total, failures=False) as progress:
             done = {d.job.implementation: d for d in runner.run(jobs_to_run, progress)}
-    fates = [mutants.judge(m, done.get(m.name)) for m in chosen]
+    fates = [
+        mutants.judge(m, done.get(m.name), failing.get(work[m.name].worker.kind, ()))
+        for m in chosen
+    ]
     if json_file is not None:
         document.save(json_file, json.dumps(mutants.matrix(fates), indent=1) + "\n")
     for fate in fates:
@@ -299,6 +304,9 @@ def kill_mutants(
 def variants(
     names: Annotated[list[str] | None, typer.Argument(help="Only these variants.")] = None,
     implementation: Annotated[str, typer.Option("--implementation")] = "reference",
+    worker: Annotated[
+        list[str] | None, typer.Option("--worker", help="Only workers of this name or kind.")
+    ] = None,
     jobs: _Jobs = 0,
     listed: Annotated[bool, typer.Option("--list", help="List them and stop.")] = False,
 ) -> None:
@@ -322,7 +330,7 @@ def variants(
     worst = ExitCode.CONFORMANT
     for name in names or known:
         driver = driver_names.find(layout, driver_names.SOFTCUDA, name)
-        session = Session(layout, suite, of, driver, Selection())
+        session = Session(layout, suite, of, driver, Selection(kinds=tuple(worker or ())))
         session.check()
         result = _run(session, f"{name}: scenarios", _default_jobs(jobs), None, False)
         if result["exit_code"] not in (ExitCode.CONFORMANT, ExitCode.TOO_LITTLE):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import Any
 
 from vmmcts import toml
@@ -12,7 +12,7 @@ from vmmcts.catalog import Scenario
 from vmmcts.errors import UsageError
 from vmmcts.events import FAILED, TROUBLE, ScenarioResult
 from vmmcts.layout import Layout
-from vmmcts.manifest import WorkerSpec
+from vmmcts.manifest import Manifest, WorkerSpec
 from vmmcts.plan import Job
 from vmmcts.runner import JobResult
 
@@ -100,25 +100,52 @@ def job(mutant: Mutant, layout: Layout, catalog: Iterable[Scenario], everything:
     return Job(mutant.name, worker, names, seconds=float(len(names)))
 
 
-def judge(mutant: Mutant, done: JobResult | None) -> Fate:
+def base_jobs(jobs: Iterable[Job], manifest: Manifest) -> list[Job]:
+    """The scenarios of the jobs on the right implementation, for each kind of worker."""
+    names: dict[str, dict[str, None]] = {}
+    for one in jobs:
+        names.setdefault(one.worker.kind, {}).update(dict.fromkeys(one.scenarios))
+    return [
+        Job(manifest.name, worker, tuple(names[worker.kind]), seconds=float("inf"))
+        for worker in manifest.workers
+        if worker.kind in names
+    ]
+
+
+def failing(done: Iterable[JobResult]) -> dict[str, set[str]]:
+    """By kind of worker, the scenarios that the right implementation does not pass.
+
+    Such a scenario catches nothing: it would fail without the mutant.
+    """
+    found: dict[str, set[str]] = {}
+    for job_result in done:
+        passed = {r.name for r in job_result.results if r.outcome == "pass"}
+        found[job_result.job.worker.kind] = set(job_result.job.scenarios) - passed
+    return found
+
+
+def judge(mutant: Mutant, done: JobResult | None, failing_anyway: Container[str] = ()) -> Fate:
     """Whether the scenarios of the clause caught the mutant by that clause."""
     if done is None:
         return Fate(mutant, NOT_TRIED, {}, {}, f"no scenario carries {mutant.clause}")
     killers: dict[str, str] = {}
     others: dict[str, str] = {}
-    for result in done.results:
+    results = [r for r in done.results if r.name not in failing_anyway]
+    if not results and not done.troubles:
+        return Fate(mutant, NOT_TRIED, {}, {}, "its scenarios fail without the mutant too")
+    for result in results:
         if result.outcome not in FAILED:
             continue
         text = _caught(mutant.clause, result)
         (killers if text else others)[result.name] = text or result.reason
     if killers:
         return Fate(mutant, KILLED, killers, others)
-    trouble = [r.reason for r in done.results if r.outcome in TROUBLE] + done.troubles
+    trouble = [r.reason for r in results if r.outcome in TROUBLE] + done.troubles
     if trouble:
         return Fate(mutant, NOT_TRIED, {}, others, trouble[0])
     if others:
         return Fate(mutant, KILLED_ELSEWHERE, {}, others, "none of them by its clause")
-    outcomes = sorted({r.reason or r.outcome for r in done.results})
+    outcomes = sorted({r.reason or r.outcome for r in results})
     return Fate(mutant, SURVIVED, {}, {}, "; ".join(outcomes))
 
 

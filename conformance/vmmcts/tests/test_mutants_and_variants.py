@@ -8,6 +8,7 @@ from vmmcts.catalog import Scenario
 from vmmcts.errors import UsageError
 from vmmcts.events import Evidence, ScenarioResult
 from vmmcts.layout import Layout
+from vmmcts.manifest import Manifest
 from vmmcts.mutants import Mutant
 from vmmcts.plan import Job
 from vmmcts.runner import JobResult
@@ -45,6 +46,27 @@ def test_what_becomes_of_a_mutant(layout: Layout) -> None:
     assert fate(layout, "fail", "A-02") == mutants.KILLED_ELSEWHERE
     assert fate(layout, "fail", None, carried="A-02") == mutants.KILLED_ELSEWHERE
     assert mutants.judge(MUTANT, None).fate == mutants.NOT_TRIED
+
+
+def test_a_scenario_that_fails_anyway_catches_nothing(layout: Layout) -> None:
+    worker = MUTANT.worker(layout)
+    results = [
+        ScenarioResult("one", "c", "core", ("A-01",), outcome="fail"),
+        ScenarioResult("two", "c", "core", ("A-02",), outcome="pass"),
+    ]
+    base = JobResult(Job("reference", worker, ("one", "two", "gone")), None, results, [])
+    failing = mutants.failing([base])
+    assert failing == {"c": {"one", "gone"}}
+    done = JobResult(Job("m", worker, ("one",)), None, results[:1], [])
+    assert mutants.judge(MUTANT, done).fate == mutants.KILLED
+    assert mutants.judge(MUTANT, done, failing["c"]).fate == mutants.NOT_TRIED
+
+
+def test_the_base_runs_what_the_mutants_run(layout: Layout) -> None:
+    manifest = Manifest("reference", "reference", (MUTANT.worker(layout),))
+    jobs = [mutants.job(m, layout, SCENARIOS, False) for m in (MUTANT, MUTANT)]
+    (base,) = mutants.base_jobs(jobs, manifest)
+    assert base.scenarios == ("one",)
 
 
 def test_an_unknown_kind_is_named(layout: Layout) -> None:
