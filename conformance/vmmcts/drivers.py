@@ -17,6 +17,11 @@ from vmmcts.layout import Layout
 SOFTCUDA = "softcuda"
 VENDOR = "vendor"
 _SECONDS = 60
+_DEVICES = 2
+# What one H200 has. A machine with less room for the simulated memory gets smaller devices: the
+# software driver promises no memory that the file system could not hold.
+_MEMORY = 150109880320
+_MEMORY_UNIT = 16 << 20
 _PLACES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu",
            "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
 
@@ -52,19 +57,33 @@ class Driver:
     profile: str = ""
     variant: str = ""
 
-    def environment(self, work_dir: pathlib.Path) -> dict[str, str]:
-        """What the processes of a run in ``work_dir`` need in their environment.
+    def prepare(self, work_dir: pathlib.Path) -> None:
+        """Makes in ``work_dir`` what a run there needs: private devices of the software driver."""
+        (work_dir / "softcuda").mkdir(mode=0o700, parents=True)
+        if self._sized(work_dir):
+            room = os.statvfs(work_dir)
+            share = room.f_bavail * room.f_frsize // max(1, self.devices)
+            memory = min(_MEMORY, share // _MEMORY_UNIT * _MEMORY_UNIT)
+            lines = [f"devices = {self.devices}"]
+            if memory < _MEMORY:
+                lines += [f"memory = {memory}", "driver_memory = 16MiB"]
+            (work_dir / "device.toml").write_text("\n".join(lines) + "\n")
 
-        The devices of the software driver are private to it, so that runs never meet.
-        """
+    def environment(self, work_dir: pathlib.Path) -> dict[str, str]:
+        """What the processes of a run in ``work_dir`` need in their environment."""
         found = {"SOFTCUDA_DIR": str(work_dir / "softcuda")}
-        if self.profile:
-            found["SOFTCUDA_PROFILE"] = self.profile
+        if profile := self.profile or self._sized(work_dir):
+            found["SOFTCUDA_PROFILE"] = profile
         if self.variant:
             found["SOFTCUDA_VARIANT"] = self.variant
         if paths := os.environ.get("LD_LIBRARY_PATH"):
             found["LD_LIBRARY_PATH"] = paths
         return found
+
+    def _sized(self, work_dir: pathlib.Path) -> str:
+        """The profile that is made for the room that there is, "" for one that was chosen."""
+        own = self.name == SOFTCUDA and not self.profile
+        return str(work_dir / "device.toml") if own else ""
 
 
 def find(layout: Layout, name: str, variant: str = "") -> Driver:
@@ -72,8 +91,7 @@ def find(layout: Layout, name: str, variant: str = "") -> Driver:
     if name == SOFTCUDA:
         if not layout.softcuda.exists():
             raise UsageError(f"{layout.softcuda} is not built: run ci/conformance")
-        profile = os.environ.get("SOFTCUDA_PROFILE") or "h200x2"
-        return _probed(name, layout.softcuda, profile, variant)
+        return _probed(name, layout.softcuda, os.environ.get("SOFTCUDA_PROFILE", ""), variant)
     if name == VENDOR:
         return _probed(name, _vendor_library(), "", "")
     library = pathlib.Path(name).absolute()
@@ -101,9 +119,7 @@ def _vendor_library() -> pathlib.Path:
 
 
 def _probed(name: str, library: pathlib.Path, profile: str, variant: str) -> Driver:
-    environment = dict(os.environ)
-    if profile:
-        environment["SOFTCUDA_PROFILE"] = profile
+    environment = {**os.environ, "SOFTCUDA_PROFILE": profile or f"h200x{_DEVICES}"}
     if variant:
         environment["SOFTCUDA_VARIANT"] = variant
     try:

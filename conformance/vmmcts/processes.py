@@ -19,7 +19,8 @@ from vmmcts.errors import InfrastructureError
 
 _PREFIX = "vmmcts-"
 _SHARED_MEMORY = pathlib.Path("/dev/shm")
-_ENOUGH_BYTES = 2 << 30
+# What the scenarios with the most memory use, over devices with the largest granularity.
+_ENOUGH_BYTES = 12 << 30
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 _KILL_SECONDS = 10.0
@@ -141,11 +142,16 @@ def work_directory(*, keep: bool = False) -> Iterator[pathlib.Path]:
 
 
 def _base() -> pathlib.Path:
-    if "TMPDIR" not in os.environ and os.access(_SHARED_MEMORY, os.W_OK):
-        room = os.statvfs(_SHARED_MEMORY)
-        if room.f_bavail * room.f_frsize >= _ENOUGH_BYTES:
-            return _SHARED_MEMORY
-    return pathlib.Path(tempfile.gettempdir())
+    temporary = pathlib.Path(tempfile.gettempdir())
+    if "TMPDIR" in os.environ or not os.access(_SHARED_MEMORY, os.W_OK):
+        return temporary
+    shared = _room(_SHARED_MEMORY)
+    return _SHARED_MEMORY if shared >= min(_ENOUGH_BYTES, _room(temporary)) else temporary
+
+
+def _room(path: pathlib.Path) -> int:
+    room = os.statvfs(path)
+    return room.f_bavail * room.f_frsize
 
 
 def _remove_abandoned(base: pathlib.Path) -> None:

@@ -129,7 +129,7 @@ class Runner:
     def _start(self, job: Job, names: tuple[str, ...]) -> _Coordinator:
         self._started += 1
         work_dir = self._work_dir / str(self._started)
-        (work_dir / "softcuda").mkdir(parents=True, mode=0o700)
+        self._driver.prepare(work_dir)
         part = dataclasses.replace(job, scenarios=names)
         plan = plans.plan_of(part, self._layout, self._driver, work_dir)
         plans.write(plan, work_dir / "plan.json")

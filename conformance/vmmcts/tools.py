@@ -32,7 +32,7 @@ def doctor(layout: Layout, driver: Driver, command: list[str], *, keep: bool) ->
         raise UsageError(f"{layout.tap} is not built: run ci/conformance")
     with work_directory(keep=keep) as work_dir:
         log = work_dir / "calls"
-        (work_dir / "softcuda").mkdir(mode=0o700)
+        driver.prepare(work_dir)
         environment = {**os.environ, **driver.environment(work_dir)}
         own = environment.get("LD_LIBRARY_PATH")
         environment["LD_LIBRARY_PATH"] = (

@@ -1,4 +1,7 @@
+import dataclasses
 import pathlib
+
+import pytest
 
 from vmmcts import plan
 from vmmcts.drivers import Driver
@@ -84,3 +87,17 @@ def test_a_plan_is_private_to_its_directory(
     assert (made["environment"]["A"], made["environment"]["B"]) == ("1", "2")
     assert made["scenarios"] == ["one"]
     assert made["tap"] is None  # it has not been built
+
+
+def test_devices_have_no_more_memory_than_there_is_room(
+    driver: Driver, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Room:
+        f_bavail, f_frsize = 10 << 20, 4096  # 40 GiB
+
+    monkeypatch.setattr("os.statvfs", lambda _: Room)
+    driver.prepare(tmp_path)
+    profile = driver.environment(tmp_path)["SOFTCUDA_PROFILE"]
+    assert f"memory = {20 << 30}\n" in pathlib.Path(profile).read_text()
+    chosen = dataclasses.replace(driver, profile="small")
+    assert chosen.environment(tmp_path)["SOFTCUDA_PROFILE"] == "small"
