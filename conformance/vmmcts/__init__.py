@@ -1,0 +1,1 @@
+"""The command line of the conformance suite, and what its Python workers are made of."""

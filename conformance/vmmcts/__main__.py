@@ -1,0 +1,5 @@
+"""``python -m vmmcts``."""
+
+from vmmcts.cli import main
+
+main()
