@@ -27,12 +27,14 @@ VMMCTS_SCENARIO("core", "grow: a covered request is an alias that touches nothin
 VMMCTS_SCENARIO("core", "grow: in place keeps the pointer and the bytes", "[GROW-01][GROW-03][GROW-05]") {
   Worker& worker = s.worker("exporter");
   const Resource resource = worker.resource().value();
-  const Buffer buffer = worker.allocate(resource, 1).value();
-  worker.fill(buffer, 102);
   const std::uint64_t free = s.free_memory();
-  const Buffer grown = grow_along(worker, resource, buffer, GrowPath::in_place);
+  const auto [buffer, grown] = grow_along(worker, resource, GrowPath::in_place, [&] {
+    const Buffer made = worker.allocate(resource, 1).value();
+    worker.fill(made, 102);
+    return made;
+  });
   s.check_equal("GROW-03", "size", grown.size, 2 * buffer.size);
-  s.check_free_memory("GROW-03", free - buffer.size, "after one more allocation");
+  s.check_free_memory("GROW-03", free - 2 * buffer.size, "after one more allocation");
   s.check_equal("GROW-03", "first wrong old byte", worker.mismatch(grown, 102, 0, buffer.size),
                 std::int64_t{-1});
   const Buffer same = worker.info(buffer).value();
@@ -47,12 +49,13 @@ VMMCTS_SCENARIO("core", "grow: in place keeps the pointer and the bytes", "[GROW
 VMMCTS_SCENARIO("core", "grow: a move maps the old memory at both addresses", "[GROW-01][GROW-04][GROW-05]") {
   Worker& worker = s.worker("exporter");
   const Resource resource = worker.resource().value();
-  const Buffer buffer = allocate_chunks(worker, resource, {1, 2});
-  worker.fill(buffer, 104);
   const std::uint64_t free = s.free_memory();
-  const std::uint64_t unit = granule(worker, resource);
-  const Buffer moved = grow_along(worker, resource, buffer, GrowPath::moved);
-  s.check_free_memory("GROW-04", free - unit, "after one more allocation");
+  const auto [buffer, moved] = grow_along(worker, resource, GrowPath::moved, [&] {
+    const Buffer made = allocate_chunks(worker, resource, {1, 2});
+    worker.fill(made, 104);
+    return made;
+  });
+  s.check_free_memory("GROW-04", free - moved.size, "after one more allocation");
   s.check_equal("GROW-04", "first wrong old byte", worker.mismatch(moved, 104, 0, buffer.size),
                 std::int64_t{-1});
   const Buffer same = worker.info(buffer).value();
@@ -72,11 +75,13 @@ VMMCTS_SCENARIO("core", "grow: shared memory is freed with the last buffer in ei
   const std::uint64_t free = s.free_memory();
   for (const GrowPath path : {GrowPath::in_place, GrowPath::moved}) {
     for (const bool input_first : {true, false}) {
-      const auto in_case = s.in_case(std::string(path == GrowPath::moved ? "moved" : "in place") +
-                                     (input_first ? ", input first" : ", result first"));
-      const Buffer buffer = worker.allocate(resource, 1).value();
-      worker.fill(buffer, 107);
-      const Buffer grown = grow_along(worker, resource, buffer, path);
+      const auto in_case =
+          s.in_case(to_string(path) + (input_first ? ", input first" : ", result first"));
+      const auto [buffer, grown] = grow_along(worker, resource, path, [&] {
+        const Buffer made = worker.allocate(resource, 1).value();
+        worker.fill(made, 107);
+        return made;
+      });
       if (input_first) {
         worker.close(buffer.id).value();
         s.check_free_memory("GROW-08", free - grown.size, "with the result open");
@@ -99,10 +104,10 @@ VMMCTS_SCENARIO("core", "grow: shared memory is freed with the last buffer in ei
 VMMCTS_SCENARIO("core", "grow: chunks keep the access they were created with", "[GROW-06]") {
   Worker& worker = s.worker("exporter");
   const Resource resource = worker.resource({{"self_access", "r"}}).value();
-  const Buffer readonly = worker.allocate(resource, 1).value();
   for (const GrowPath path : {GrowPath::in_place, GrowPath::moved}) {
-    const auto in_case = s.in_case(path == GrowPath::moved ? "moved" : "in place");
-    Buffer grown = grow_along(worker, resource, readonly, path);
+    const auto in_case = s.in_case(to_string(path));
+    auto [readonly, grown] = grow_along(
+        worker, resource, path, [&] { return worker.allocate(resource, 1).value(); });
     const auto old_chunk = worker.call(
         "fill", {{"buffer", grown.id}, {"offset", 0}, {"size", 16}, {"seed", 1}});
     s.check("GROW-06", !old_chunk.ok(), "the old chunk is still read-only");
@@ -117,7 +122,7 @@ VMMCTS_SCENARIO("core", "grow: chunks keep the access they were created with", "
                                             {"size", 16},
                                             {"seed", 1}});
     s.check("GROW-06", fresh.ok(), "the new chunk has the access of the config");
-    worker.drop(grown.id).value();
+    for (const int id : {grown.id, readonly.id}) worker.drop(id).value();
   }
 }
 

@@ -76,8 +76,9 @@ VMMCTS_SCENARIO("python", "queue feeder: every buffer derived from an import is 
                 "[MP-08][PROV-15]") {
   Feeder feeder(s, 0);
   const Buffer alias = feeder.sender.modify(feeder.into, feeder.imported, 1).value();
-  const Buffer grown = grow_along(feeder.sender, feeder.into, feeder.imported, GrowPath::in_place);
-  const Buffer moved = grow_along(feeder.sender, feeder.into, feeder.imported, GrowPath::moved);
+  const auto import = [&] { return share(feeder.exporter, feeder.original, feeder.sender, feeder.into); };
+  const Buffer grown = grow_along(feeder.sender, feeder.into, GrowPath::in_place, import).result;
+  const Buffer moved = grow_along(feeder.sender, feeder.into, GrowPath::moved, import).result;
   int reported = 0;
   for (const auto& [name, buffer] : std::vector<std::pair<std::string, Buffer>>{
            {"alias", alias}, {"grown in place", grown}, {"moved", moved}}) {

@@ -54,23 +54,37 @@ Buffer share(Worker& from, const Buffer& buffer, Worker& to, const Resource& int
   return imported;
 }
 
-Buffer grow_along(Worker& worker, const Resource& resource, const Buffer& buffer, GrowPath path) {
+std::string to_string(GrowPath path) {
+  return path == GrowPath::moved ? "moved" : "in place";
+}
+
+Buffer grow_moved(Worker& worker, const Resource& resource, const Buffer& buffer) {
+  const Buffer first = worker.modify(resource, buffer, buffer.size + 1).value();
+  if (first.pointer != buffer.pointer) return first;
+  // The first result stands where the input would grow to, so the second one has to move.
+  const Buffer second = worker.modify(resource, buffer, buffer.size + 1).value();
+  worker.drop(first.id).value();
+  return second;
+}
+
+Grown grow_along(Worker& worker, const Resource& resource, GrowPath path,
+                 const std::function<Buffer()>& make) {
   constexpr int kTries = 50;
-  const std::uint64_t unit = granule(worker, resource);
-  // Neighbours take the addresses after the buffer, or are given up to free them.
-  std::vector<Buffer> neighbours;
+  std::vector<Buffer> spent;
   for (int i = 0; i < kTries; ++i) {
-    const Buffer grown = worker.modify(resource, buffer, buffer.size + unit).value();
-    const bool moved = grown.pointer != buffer.pointer;
+    const Buffer input = make();
+    const Buffer result = path == GrowPath::moved
+                              ? grow_moved(worker, resource, input)
+                              : worker.modify(resource, input, input.size + 1).value();
+    const bool moved = result.pointer != input.pointer;
     if (moved == (path == GrowPath::moved)) {
-      for (const Buffer& neighbour : neighbours) worker.drop(neighbour.id).value();
-      return grown;
+      for (const Buffer& other : spent) worker.drop(other.id).value();
+      return {input, result};
     }
-    worker.drop(grown.id).value();
-    if (path == GrowPath::in_place) break;  // what stands in the way is not ours to remove
-    neighbours.push_back(worker.allocate(resource, unit).value());
+    worker.drop(result.id).value();
+    spent.push_back(input);
   }
-  throw NotExercised(path == GrowPath::moved ? "no grow moved" : "no grow stayed in place");
+  throw NotExercised("no grow " + std::string(path == GrowPath::moved ? "moved" : "stayed in place"));
 }
 
 std::vector<tap::Call> only(const std::vector<tap::Call>& calls, std::string_view name) {

@@ -3,6 +3,7 @@
 
 #include <catch2_compat.hpp>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -29,10 +30,19 @@ Descriptor rebuild(const std::vector<UniqueFd>& fds, const Descriptor& like, Wor
 // Exports in one worker and imports in another, over SCM_RIGHTS; no descriptor is left in either.
 Buffer share(Worker& from, const Buffer& buffer, Worker& to, const Resource& into);
 
-// Grows `buffer` by one granule along the wanted path. `blockers` keeps what stands in the way; the
-// result's pointer tells the path. Throws NotExercised when the path cannot be reached.
+// A buffer and what became of it by growing one granule along the wanted path, told by its pointer.
+// `make` makes the input: it is asked again, with its earlier ones still open, until a driver takes
+// that path; then those are dropped. Throws NotExercised when the path cannot be reached.
 enum class GrowPath { in_place, moved };
-Buffer grow_along(Worker& worker, const Resource& resource, const Buffer& buffer, GrowPath path);
+std::string to_string(GrowPath path);
+// Grows by one granule to another address: what a first grow in place has taken, a second cannot.
+Buffer grow_moved(Worker& worker, const Resource& resource, const Buffer& buffer);
+struct Grown {
+  Buffer input;
+  Buffer result;
+};
+Grown grow_along(Worker& worker, const Resource& resource, GrowPath path,
+                 const std::function<Buffer()>& make);
 
 // Numbers of `calls` that are the given driver call.
 std::vector<tap::Call> only(const std::vector<tap::Call>& calls, std::string_view name);

@@ -127,14 +127,12 @@ bool AddressSpace::find_reservation(CUdeviceptr address, CUdeviceptr* base, size
 }
 
 std::vector<Mapping*> AddressSpace::whole_mappings(CUdeviceptr base, size_t size) {
-  std::vector<Mapping*> found;
-  CUdeviceptr end = base + size;
-  CUdeviceptr at = base;
-  for (auto it = mappings_.find(base); it != mappings_.end() && it->first == at && at < end; ++it) {
-    found.push_back(&it->second);
-    at += it->second.span;
+  std::vector<Mapping*> found = mappings_in(base, size);
+  if (found.empty() || found.front()->base != base) return {};
+  if (found.back()->base + found.back()->span != base + size) return {};
+  for (size_t i = 1; i < found.size(); i++) {
+    if (found[i - 1]->base + found[i - 1]->span != found[i]->base) found.resize(i);
   }
-  if (at != end) found.clear();
   return found;
 }
 

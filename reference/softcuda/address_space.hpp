@@ -69,7 +69,9 @@ class AddressSpace {
   Mapping* find(CUdeviceptr address);
   bool find_reservation(CUdeviceptr address, CUdeviceptr* base, size_t* size) const;
 
-  // The whole mappings that make up a range without a gap; empty when they do not.
+  // The mappings that setting access on a range reaches: if it starts with one and ends with one,
+  // those before the first gap (measured: a gap is no error, and what is behind it is left alone).
+  // Empty when the range does not start and end so.
   std::vector<Mapping*> whole_mappings(CUdeviceptr base, size_t size);
 
   // The mappings inside a range.

@@ -131,7 +131,7 @@ CUresult cuMemGetAddressRange(CUdeviceptr* base, size_t* size, CUdeviceptr addre
   if (d == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
   Shared lock(d->mutex);
   PointerFacts facts = facts_of(*d, address);
-  if (!facts.known) return CUDA_ERROR_NOT_FOUND;
+  if (!facts.known || !facts.readable) return CUDA_ERROR_NOT_FOUND;
   if (base != nullptr) *base = facts.base;
   if (size != nullptr) *size = facts.size;
   return CUDA_SUCCESS;

@@ -360,12 +360,12 @@ CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool* out, void* os_handle,
   if (out == nullptr || flags != 0) return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   ExtentId id = d->books->identify(static_cast<int>(reinterpret_cast<uintptr_t>(os_handle)));
-  if (id == 0) return CUDA_ERROR_UNKNOWN;
+  if (id == 0) return CUDA_ERROR_INVALID_VALUE;
   Exclusive lock(d->mutex);
   Extent anchor;
-  if (!d->books->look_up(id, &anchor)) return CUDA_ERROR_UNKNOWN;
+  if (!d->books->look_up(id, &anchor)) return CUDA_ERROR_INVALID_VALUE;
   if (anchor.kind != ExtentKind::kPool) return CUDA_ERROR_NOT_SUPPORTED;
-  if (!d->books->hold(id, &anchor)) return CUDA_ERROR_UNKNOWN;
+  if (!d->books->hold(id, &anchor)) return CUDA_ERROR_INVALID_VALUE;
   d->count_extent(id);
   CUmemPoolProps props{};
   props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;

@@ -1,5 +1,6 @@
 // cuGetProcAddress: every entry point of CUDA 13.0 by name and version. What is not modelled is
-// found too, and answers NOT_SUPPORTED when called.
+// found too, and answers NOT_SUPPORTED when called. Measured on the H200: an unknown name and a
+// version that is too old are CUDA_SUCCESS with a null function and the status that says why.
 #include <cuda.h>
 
 #include <cstring>
@@ -51,7 +52,7 @@ CUresult get(const char* name, void** function, int version, cuuint64_t flags,
                               : CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND;
   }
   if (best == nullptr) log_line("cuGetProcAddress: no '%s' for version %d", name, version);
-  return best == nullptr ? CUDA_ERROR_NOT_FOUND : CUDA_SUCCESS;
+  return CUDA_SUCCESS;
 }
 
 }  // namespace
