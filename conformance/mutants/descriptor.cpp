@@ -28,13 +28,6 @@ Status export_then(Buffer* buffer, Descriptor** out, Error* error, After after) 
   return status;
 }
 
-bool is_cached(Descriptor* descriptor) {
-  for (const auto& [buffer, hidden] : cached.all()) {
-    if (hidden == descriptor) return true;
-  }
-  return false;
-}
-
 std::vector<int> duplicates_of(const std::vector<int>& fds) {
   std::vector<int> copies;
   for (const int fd : fds) {
@@ -78,27 +71,38 @@ void hollow_out(Descriptor* descriptor) {
 
 }  // namespace
 
-// Exports once and hands the same descriptor out again, kept until the buffer closes.
+// Exports once and hands the same descriptor out again, kept until the buffer is released.
 VMMCTS_MUTANT(cached_descriptor) {
   table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
-    if (const auto hidden = cached.get(buffer)) {
-      *out = *hidden;
-      return VMMCTS_OK;
+    auto hidden = cached.get(buffer);
+    if (!hidden) {
+      const Status status = base().buffer_export(buffer, out, error);
+      if (status != VMMCTS_OK) return status;
+      hidden = *out;
+      cached.set(buffer, *hidden);
+      counts.set(*hidden, 1);  // the cache's own
     }
-    return export_then(buffer, out, error, [&](Descriptor* d) { cached.set(buffer, d); });
+    *out = *hidden;
+    counts.set(*out, *counts.get(*out) + 1);
+    return VMMCTS_OK;
+  };
+  static constexpr auto let_go = [](Descriptor* descriptor) {
+    const int count = counts.take(descriptor).value_or(1);
+    if (count > 1) {
+      counts.set(descriptor, count - 1);
+    } else {
+      base().descriptor_release(descriptor);
+    }
   };
   table.descriptor_close = [](Descriptor* descriptor) {
-    if (!is_cached(descriptor)) base().descriptor_close(descriptor);
+    if (!counts.get(descriptor)) base().descriptor_close(descriptor);
   };
-  table.descriptor_release = [](Descriptor* descriptor) {
-    if (!is_cached(descriptor)) base().descriptor_release(descriptor);
-  };
-  table.buffer_close = [](Buffer* buffer, Error* error) {
-    if (const auto hidden = cached.get(buffer)) base().descriptor_close(*hidden);
-    return base().buffer_close(buffer, error);
-  };
+  table.descriptor_release = [](Descriptor* descriptor) { let_go(descriptor); };
   table.buffer_release = [](Buffer* buffer) {
-    if (const auto hidden = cached.take(buffer)) base().descriptor_close(*hidden);
+    if (const auto hidden = cached.take(buffer)) {
+      base().descriptor_close(*hidden);
+      let_go(*hidden);
+    }
     base().buffer_release(buffer);
   };
 }

@@ -168,26 +168,31 @@ VMMCTS_MUTANT(input_close_closes_result) {
   };
 }
 
-// The chunk that only the result holds stays until the input closes.
+// A chunk that only the result holds is not freed when the result closes, but with its input.
 VMMCTS_MUTANT(input_keeps_grown_chunk) {
+  static Notes<Buffer*> inputs;  // of results
   table.buffer_modify = [](Resource* resource, Buffer* buffer, std::uint64_t size,
                            const Options* config, Buffer** out, Error* error) {
     return modify_then(resource, buffer, size, config, out, error, [&](Path path, Buffer* made) {
-      Buffer* alias = nullptr;
-      Error ignored{};
-      if (path == Path::alias || partners.get(buffer) ||
-          base().buffer_modify(resource, made, 0, nullptr, &alias, &ignored)) {
-        return;
-      }
-      partners.set(buffer, alias);
+      if (path != Path::alias) inputs.set(made, buffer);
     });
   };
   table.buffer_close = [](Buffer* buffer, Error* error) {
-    if (const auto alias = partners.take(buffer)) base().buffer_release(*alias);
+    const auto input = inputs.take(buffer);
+    Buffer* alias = nullptr;
+    if (input && !partners.get(*input) &&
+        base().buffer_modify(resource_of(buffer), buffer, 0, nullptr, &alias, error) == VMMCTS_OK) {
+      partners.set(*input, alias);
+    }
+    if (const auto kept = partners.take(buffer)) base().buffer_release(*kept);
     return base().buffer_close(buffer, error);
   };
   table.buffer_release = [](Buffer* buffer) {
-    if (const auto alias = partners.take(buffer)) base().buffer_release(*alias);
+    inputs.take(buffer);
+    for (const auto& [result, input] : inputs.all()) {
+      if (input == buffer) inputs.take(result);
+    }
+    if (const auto kept = partners.take(buffer)) base().buffer_release(*kept);
     base().buffer_release(buffer);
   };
 }

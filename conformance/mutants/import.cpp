@@ -12,13 +12,20 @@ using namespace mutants;
 
 namespace {
 
+struct CachedExport {
+  Buffer* buffer;
+  std::uint64_t size;
+  std::vector<int> fds;
+  std::vector<std::uint64_t> sizes;
+};
+
 std::atomic<int> imports{0};
 std::atomic<int> refusals{0};
 Notes<Buffer*> stand_ins;            // the real import behind an own copy
 Notes<std::pair<int, ino_t>> fd_at_import;
 Notes<std::uint64_t> told;           // sizes that are told instead of the real ones
 Notes<bool> live_imports;
-Notes<std::uint64_t> size_at_address;
+Notes<CachedExport> cached_exports;  // by address
 Notes<Descriptor*> local;            // descriptors exported by this process
 
 // Imports, and hands a buffer that was made to `after`.
@@ -314,29 +321,25 @@ VMMCTS_MUTANT(shorter_import_closes_longer) {
   };
 }
 
-// The exporter remembers by address how long a buffer is, and tells the old size after reuse.
-VMMCTS_MUTANT(size_cached_by_address) {
+// The exporter keeps the fds by address, and exports the old memory when the address is used again.
+VMMCTS_MUTANT(export_cached_by_address) {
   table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
-    const Status status = base().buffer_export(buffer, out, error);
-    if (status != VMMCTS_OK) return status;
     const BufferInfo info = info_of(buffer);
     const auto* address = reinterpret_cast<const void*>(info.pointer);
-    const std::uint64_t known = size_at_address.get(address).value_or(info.size);
-    if (known < info.size) told.set(*out, known);
-    size_at_address.set(address, known);
+    if (const auto known = cached_exports.get(address);
+        known && known->buffer != buffer && known->size == info.size) {
+      return rebuild(known->fds, known->sizes, known->size, out, error);
+    }
+    const Status status = base().buffer_export(buffer, out, error);
+    if (status != VMMCTS_OK || info.size == 0) return status;
+    CachedExport fresh{buffer, info.size, {}, sizes_of(*out)};
+    for (const int fd : fds_of(*out)) fresh.fds.push_back(duplicate(fd));
+    if (const auto old = cached_exports.take(address)) close_all(old->fds);
+    cached_exports.set(address, fresh);
     return status;
-  };
-  table.descriptor_info = [](Descriptor* descriptor, DescriptorInfo* out, Error* error) {
-    const Status status = base().descriptor_info(descriptor, out, error);
-    if (const auto size = told.get(descriptor); size && status == VMMCTS_OK) out->size = *size;
-    return status;
-  };
-  table.descriptor_release = [](Descriptor* descriptor) {
-    told.take(descriptor);
-    base().descriptor_release(descriptor);
   };
   table.resource_release = [](Resource* resource) {
-    size_at_address.take_all();
+    for (const auto& [address, old] : cached_exports.take_all()) close_all(old.fds);
     base().resource_release(resource);
   };
 }

@@ -144,7 +144,8 @@ def main() -> int:
             print(f"{mutant['breaks'][0]:9} {mutant['name']:34} {text[:200]}", flush=True)
             for name, s in scenarios.items() if asked.v else ():
                 if s["outcome"] != "pass":
-                    print(f"    {s['outcome']}: {name}: {sorted(s['violates'])} {s['text'][:150]}")
+                    text = s["text"] or s.get("reason", "")
+                    print(f"    {s['outcome']}: {name}: {sorted(s['violates'])} {text[:150]}")
     print(f"{len(chosen)} mutants, {survived} survived")
     return 1 if survived else 0
 
