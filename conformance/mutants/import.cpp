@@ -414,3 +414,20 @@ VMMCTS_MUTANT(one_importer_at_a_time) {
     return status;
   };
 }
+
+// Where setting the access fails, an operation reports another status than the driver's.
+VMMCTS_MUTANT(access_failure_hides_status) {
+  static constexpr auto hide = [](Status status, Error* error) {
+    if (status != VMMCTS_OK && std::strstr(error->message, "cuMemSetAccess") != nullptr) {
+      error->cuda_result = 1;
+    }
+    return status;
+  };
+  table.buffer_allocate = [](Resource* resource, std::uint64_t size, Buffer** out, Error* error) {
+    return hide(base().buffer_allocate(resource, size, out, error), error);
+  };
+  table.buffer_import = [](Resource* resource, Descriptor* descriptor, Buffer** out,
+                           Error* error) {
+    return hide(base().buffer_import(resource, descriptor, out, error), error);
+  };
+}

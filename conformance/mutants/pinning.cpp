@@ -16,6 +16,7 @@ Notes<Buffer*> hidden;                  // an import or alias kept for an object
 Notes<std::vector<int>> kept;
 Notes<bool> rebuilt;                    // descriptors that nobody has imported
 Notes<int> siblings_at_import;
+Notes<int> siblings_at_export;
 
 bool has_descriptor(Buffer* buffer) {
   for (const auto& [descriptor, from] : exported_from.all()) {
@@ -211,5 +212,26 @@ VMMCTS_MUTANT(import_dies_with_exporter) {
   table.buffer_release = [](Buffer* buffer) {
     siblings_at_import.take(buffer);
     base().buffer_release(buffer);
+  };
+}
+
+// A descriptor does not import any more when another process has gone since the export.
+VMMCTS_MUTANT(descriptor_dies_with_importer) {
+  table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
+    const Status status = base().buffer_export(buffer, out, error);
+    if (status == VMMCTS_OK) siblings_at_export.set(*out, siblings());
+    return status;
+  };
+  table.buffer_import = [](Resource* resource, Descriptor* descriptor, Buffer** out,
+                           Error* error) {
+    const auto before = siblings_at_export.get(descriptor);
+    if (before && siblings() < *before) {
+      return fail(error, VMMCTS_RUNTIME_ERROR, "the importer is gone");
+    }
+    return base().buffer_import(resource, descriptor, out, error);
+  };
+  table.descriptor_release = [](Descriptor* descriptor) {
+    siblings_at_export.take(descriptor);
+    base().descriptor_release(descriptor);
   };
 }

@@ -40,6 +40,7 @@ void replace_from_fds(Table& table, Changed) {
 Notes<bool> rebuilt;
 Notes<bool> imported_once;
 Notes<int> handle_duplicates;
+std::atomic<bool> has_exported{false};
 
 }  // namespace
 
@@ -335,4 +336,29 @@ VMMCTS_MUTANT(handle_tells_duplicate) {
     if (const auto copy = handle_duplicates.take(handle)) ::close(*copy);
     base().handle_release(handle);
   };
+}
+
+// A process that has exported nothing refuses integers that it inherited over exec.
+VMMCTS_MUTANT(inherited_refused) {
+  table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
+    has_exported = true;
+    return base().buffer_export(buffer, out, error);
+  };
+  replace_from_fds(table, [](Call& call, Descriptor** out, Error* error) {
+    for (const FdOrHandle& element : call.fds) {
+      if (!has_exported && element.handle == nullptr && ::fcntl(element.fd, F_GETFD) == 0) {
+        return fail(error, VMMCTS_VALUE_ERROR, "the fd was not made here");
+      }
+    }
+    return call.make(out, error);
+  });
+}
+
+// No free number is reported as a number that is not open.
+VMMCTS_MUTANT(limit_is_bad_fd) {
+  replace_from_fds(table, [](Call& call, Descriptor** out, Error* error) {
+    const Status status = call.make(out, error);
+    if (status == VMMCTS_OS_ERROR && error->system_errno == EMFILE) error->system_errno = EBADF;
+    return status;
+  });
 }
