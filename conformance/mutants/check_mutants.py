@@ -12,9 +12,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 _HERE = pathlib.Path(__file__).parent

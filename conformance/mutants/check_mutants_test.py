@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import pathlib
-import sys
 from typing import Any
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
-
-import check_mutants
+from mutants import check_mutants
 
 
 def _mutant(**changes: Any) -> dict[str, Any]:

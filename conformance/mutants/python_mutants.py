@@ -147,7 +147,11 @@ class PlainPickleAllowed(Mutant):
 
     def __init__(self) -> None:
         super().__init__()
-        copyreg.pickle(Descriptor, lambda descriptor: (tuple, (descriptor.fds,)))
+        copyreg.pickle(Descriptor, self._take)
+
+    @staticmethod
+    def _take(descriptor: Any) -> Any:
+        return tuple, (descriptor.fds,)
 
 
 class PlainPickleLeaks(Mutant):

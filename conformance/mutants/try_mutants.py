@@ -19,9 +19,9 @@ import sys
 import tempfile
 from typing import Any
 
-try:
+if sys.version_info >= (3, 11):
     import tomllib
-except ModuleNotFoundError:  # Python 3.10
+else:
     import tomli as tomllib
 
 _HERE = pathlib.Path(__file__).parent
