@@ -68,6 +68,21 @@ def _none(*_: Any) -> None:
     """What arrives when an item was lost."""
 
 
+def _own(fd: Any) -> Any:
+    """The handle of an fd that arrived by itself."""
+    return Handle(fd.detach())
+
+
+def _one_by_one(descriptor: Any) -> Reduced:
+    """A descriptor whose handles are pickled one by one."""
+    return Descriptor._from_parts, (
+        descriptor.handle_type,
+        descriptor.size,
+        descriptor.sizes,
+        list(descriptor.handles),
+    )
+
+
 class Mutant(Adapter):
     """The reference; subclasses override a reduction."""
 
@@ -185,7 +200,7 @@ class TransientNotHeld(Mutant):
     def reduce_handle(self, handle: Any) -> Reduced:
         if get_spawning_popen() is None:
             return super().reduce_handle(handle)
-        return reference._rebuild_handle, (DupFd(handle._native.duplicate().fd()),)
+        return _own, (DupFd(handle._native.duplicate().fd()),)
 
 
 class TransientHeldForGood(Mutant):
@@ -365,10 +380,13 @@ def _send(connection: Any, fd: int, pid: int) -> None:
 class ParksWithoutDuplicate(Mutant):
     """A descriptor in a Queue is parked under its own number, which its owner may close."""
 
+    def reduce_descriptor(self, descriptor: Any) -> Reduced:
+        return _one_by_one(descriptor) if _in_feeder() else super().reduce_descriptor(descriptor)
+
     def reduce_handle(self, handle: Any) -> Reduced:
         if not _in_feeder():
             return super().reduce_handle(handle)
-        return reference._rebuild_handle, (_SharesOriginal(handle.fd),)
+        return _own, (_SharesOriginal(handle.fd),)
 
 
 class ParksForGood(Mutant):
@@ -410,9 +428,9 @@ class ResidueGrows(Mutant):
         return super().reduce_descriptor(descriptor)
 
 
-def _rebuild_or_none(fd: Any) -> Any:
+def _own_or_none(fd: Any) -> Any:
     try:
-        return reference._rebuild_handle(fd)
+        return _own(fd)
     except OSError:
         return None
 
@@ -435,8 +453,9 @@ class PartialAtLimit(Mutant):
         return _from_what_arrived, (descriptor.handle_type, descriptor.sizes, handles)
 
     def reduce_handle(self, handle: Any) -> Reduced:
-        rebuild, arguments = super().reduce_handle(handle)
-        return (_rebuild_or_none if _in_feeder() else rebuild), arguments
+        if not _in_feeder():
+            return super().reduce_handle(handle)
+        return _own_or_none, (resource_sharer.DupFd(handle.fd),)
 
 
 class ForkErrorUnclear(Mutant):
@@ -481,7 +500,8 @@ class ExecutorRefused(Mutant):
     """Buffers do not travel to a ProcessPoolExecutor."""
 
     def reduce_buffer(self, buffer: Any) -> Reduced:
-        if "concurrent.futures.process" in sys.modules and _in_feeder():
+        threads = {type(thread).__name__ for thread in threading.enumerate()}
+        if "_ExecutorManagerThread" in threads and _in_feeder():
             raise RuntimeError("use a Pool")
         return super().reduce_buffer(buffer)
 

@@ -40,11 +40,20 @@ def command_of(mutant: dict[str, Any], build: pathlib.Path) -> tuple[list[str], 
         }
     if mutant["kind"] == "patch":
         return [worker, str(build / f"lib/mutant_{mutant['name']}.so")], {}
+    if mutant["kind"] == "reference":
+        return [worker, str(build / "lib/libreference.so")], {}
     python = os.environ.get("VMMCTS_PYTHON", sys.executable)
     path = f"{build / 'python'}:{_SOURCE / 'conformance'}"
     return [python, "-m", "vmmcts.worker", f"mutants.python_mutants:{mutant['class']}"], {
         "PYTHONPATH": path
     }
+
+
+# What the mutants of each kind are made of: a scenario that it fails kills nobody.
+_RIGHT = {
+    "c": {"name": "reference", "kind": "reference", "breaks": []},
+    "python": {"name": "reference", "kind": "python", "class": "Mutant", "breaks": []},
+}
 
 
 def run(mutant: dict[str, Any], build: pathlib.Path, everything: bool) -> dict[str, Any]:
@@ -109,13 +118,23 @@ def _read(events: pathlib.Path) -> dict[str, Any]:
     return scenarios
 
 
-def judge(mutant: dict[str, Any], scenarios: dict[str, Any]) -> tuple[bool, str]:
-    """Whether the mutant was killed by a scenario that carries its first clause, and how."""
+def judge(
+    mutant: dict[str, Any], scenarios: dict[str, Any], right: dict[str, Any]
+) -> tuple[bool, str]:
+    """Whether the mutant was killed by a scenario that carries its first clause, and how.
+
+    A scenario counts that does its work on the right implementation.
+    """
     main = mutant["breaks"][0]
+    if any("during hello" in s["text"] for s in scenarios.values()):
+        return False, "BROKEN: its worker does not start"
     killers = [
         name
         for name, s in scenarios.items()
-        if main in s["carries"] and main in s["violates"] and s["outcome"] != "infrastructure"
+        if main in s["carries"]
+        and main in s["violates"]
+        and s["outcome"] != "infrastructure"
+        and right.get(name, {"outcome": ""})["outcome"] in ("pass", "not_exercised")
     ]
     if killers:
         return True, f"killed by {killers[0]!r}: {scenarios[killers[0]]['text']}"
@@ -137,9 +156,16 @@ def main() -> int:
     chosen = [m for m in mutants if not asked.names or m["name"] in asked.names]
     survived = 0
     with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
+        kinds = {"python" if m["kind"] == "python" else "c" for m in chosen}
+        right = dict(zip(kinds, pool.map(lambda k: run(_RIGHT[k], build, True), kinds)))
+        for kind, scenarios in right.items():
+            for name, s in scenarios.items():
+                if s["outcome"] not in ("pass", "not_exercised", "not_applicable"):
+                    print(f"reference ({kind}): {s['outcome']}: {name}: {s['text'][:150]}")
         results = pool.map(lambda m: (m, run(m, build, asked.all)), chosen)
         for mutant, scenarios in results:
-            killed, text = judge(mutant, scenarios)
+            kind = "python" if mutant["kind"] == "python" else "c"
+            killed, text = judge(mutant, scenarios, right[kind])
             survived += not killed
             print(f"{mutant['breaks'][0]:9} {mutant['name']:34} {text[:200]}", flush=True)
             for name, s in scenarios.items() if asked.v else ():
