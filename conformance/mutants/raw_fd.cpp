@@ -352,6 +352,10 @@ VMMCTS_MUTANT(inherited_refused) {
     }
     return call.make(out, error);
   });
+  table.resource_release = [](Resource* resource) {
+    has_exported = false;
+    base().resource_release(resource);
+  };
 }
 
 // No free number is reported as a number that is not open.

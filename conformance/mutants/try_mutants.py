@@ -157,7 +157,9 @@ def main() -> int:
     survived = 0
     with concurrent.futures.ThreadPoolExecutor(asked.jobs) as pool:
         kinds = {"python" if m["kind"] == "python" else "c" for m in chosen}
-        right = dict(zip(kinds, pool.map(lambda k: run(_RIGHT[k], build, True), kinds)))
+        right = dict(
+            zip(kinds, pool.map(lambda k: run(_RIGHT[k], build, True), kinds), strict=True)
+        )
         for kind, scenarios in right.items():
             for name, s in scenarios.items():
                 if s["outcome"] not in ("pass", "not_exercised", "not_applicable"):
