@@ -10,7 +10,6 @@ using namespace mutants;
 
 namespace {
 
-std::atomic<int> live_descriptors{0};
 Notes<Descriptor*> cached;              // the hidden descriptor of a buffer
 Notes<Buffer*> exported_from;           // the buffer of a live descriptor
 Notes<std::vector<int>> kept;           // fds that are kept for an object
@@ -361,14 +360,14 @@ VMMCTS_MUTANT(second_descriptor_smaller) {
 // The process complains at exit about descriptors that are alive.
 VMMCTS_MUTANT(noise_at_exit) {
   table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
-    return export_then(buffer, out, error, [](Descriptor*) { ++live_descriptors; });
+    return export_then(buffer, out, error, [&](Descriptor* d) { exported_from.set(d, buffer); });
   };
   table.descriptor_release = [](Descriptor* descriptor) {
-    if (descriptor != nullptr) --live_descriptors;
+    exported_from.take(descriptor);
     base().descriptor_release(descriptor);
   };
   std::atexit([] {
-    if (live_descriptors > 0) std::fprintf(stderr, "descriptors are alive at exit\n");
+    if (!exported_from.all().empty()) std::fprintf(stderr, "descriptors are alive at exit\n");
   });
 }
 
