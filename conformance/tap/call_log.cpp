@@ -58,7 +58,8 @@ Call call_from(const Record& record, std::uint64_t sequence) {
 LogHeader* map_log(const std::string& path, std::size_t capacity, std::size_t& bytes) {
   const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) fail(path, std::strerror(errno));
-  // The first to come makes the log, under a lock that the kernel gives up with the descriptor.
+  // The first to come makes the log, under a lock. The mapping keeps the open file, so the lock has
+  // to be given up by itself.
   struct flock lock {};
   lock.l_type = F_WRLCK;
   lock.l_whence = SEEK_SET;
@@ -77,6 +78,8 @@ LogHeader* map_log(const std::string& path, std::size_t capacity, std::size_t& b
     header->capacity = capacity;
     header->magic = kLogMagic;
   }
+  lock.l_type = F_UNLCK;
+  ::fcntl(fd, F_OFD_SETLK, &lock);
   ::close(fd);
   if (mapped == MAP_FAILED) fail(path, std::strerror(error));
   if (header->magic != kLogMagic ||

@@ -46,7 +46,7 @@ from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing.context import BaseContext
 from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from vmmcts.adapters.implementation import Implementation, Options
 from vmmcts.worker import dlpack
@@ -62,7 +62,13 @@ _module_globals: list[Any] = []  # what `cycle` leaves to the interpreter's shut
 _TIMEOUT = 10.0  # seconds, where a request names none
 
 
-class WatchedQueue(multiprocessing.queues.Queue[Any]):
+if TYPE_CHECKING:
+    _Queue = multiprocessing.queues.Queue[Any]
+else:
+    _Queue = multiprocessing.queues.Queue  # no subscript before Python 3.12
+
+
+class WatchedQueue(_Queue):
     """A Queue that keeps what its feeder thread reports, as a subclass is meant to."""
 
     def __init__(self, maxsize: int, context: BaseContext) -> None:

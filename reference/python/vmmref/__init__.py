@@ -9,6 +9,8 @@ from ._core import (
     VirtualMemoryResourceOptions,
 )
 
+__version__ = "0.1.0"
+
 _multiprocessing.register()
 
 __all__ = [
