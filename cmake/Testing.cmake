@@ -21,7 +21,13 @@ function(vmmcts_add_test)
   if(NOT T_TIMEOUT)
     set(T_TIMEOUT 120)
   endif()
-  add_test(NAME ${T_NAME} COMMAND ${T_COMMAND})
+  list(POP_FRONT T_COMMAND program)
+  if(TARGET ${program})
+    set(program "$<TARGET_FILE:${program}>")
+  endif()
+  list(PREPEND T_COMMAND "${program}")
+  add_test(NAME ${T_NAME}
+           COMMAND "${PROJECT_SOURCE_DIR}/cmake/with_private_device.sh" ${T_COMMAND})
   set_tests_properties(${T_NAME} PROPERTIES
     LABELS "${T_LABELS}" TIMEOUT ${T_TIMEOUT}
     ENVIRONMENT "LD_LIBRARY_PATH=${PROJECT_BINARY_DIR}/softcuda;${T_ENVIRONMENT}")

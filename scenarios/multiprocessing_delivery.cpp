@@ -1,7 +1,7 @@
 // Buffers and descriptors arrive through every transport of multiprocessing.
 #include "shares.hpp"
 #include "transports.hpp"
-#include "worker/pattern.hpp"
+#include "protocol/pattern.hpp"
 
 using namespace cts;
 

