@@ -23,10 +23,9 @@ from multiprocessing.reduction import DupFd, ForkingPickler
 from typing import Any
 
 import vmmref
-from vmmref import _multiprocessing as reference
-
 from vmmcts.adapters.implementation import Options
 from vmmcts.adapters.vmmref import Adapter
+from vmmref import _multiprocessing as reference
 
 _IMPORTER_PID = os.getpid()
 _kept: list[Any] = []  # what a mutant never lets go of

@@ -34,9 +34,7 @@ def send_with_fds(sock: socket.socket, data: bytes, fds: Sequence[int]) -> None:
     while view:
         last = len(rest) <= MAX_FDS_PER_MESSAGE
         batch, rest = rest[:MAX_FDS_PER_MESSAGE], rest[MAX_FDS_PER_MESSAGE:]
-        control = (
-            [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", batch))] if batch else []
-        )
+        control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", batch))] if batch else []
         sent = sock.sendmsg([view if last else view[:1]], control)
         view = view[sent:]
 

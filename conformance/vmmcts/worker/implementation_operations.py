@@ -147,9 +147,7 @@ class ImplementationOperations:
     def _import(self, request: dict[str, Any]) -> dict[str, Any]:
         resource = self._objects[request["resource"]]
         descriptor = self._objects[request["descriptor"]]
-        return self._keep_buffer(
-            request, self._implementation.import_buffer(resource, descriptor)
-        )
+        return self._keep_buffer(request, self._implementation.import_buffer(resource, descriptor))
 
     def _from_fds(self, request: dict[str, Any]) -> dict[str, Any]:
         fds = [self._objects[f["handle"]] if isinstance(f, dict) else f for f in request["fds"]]

@@ -41,9 +41,7 @@ def error_json(error: BaseException) -> dict[str, Any]:
     }
 
 
-def _reply_to(
-    operation: Callable[[dict[str, Any]], dict[str, Any]], message: Message
-) -> Reply:
+def _reply_to(operation: Callable[[dict[str, Any]], dict[str, Any]], message: Message) -> Reply:
     return Reply(operation(message.body))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from conftest import open_fds
+
 from vmmref import VirtualMemoryBuffer, VirtualMemoryIPCBufferDescriptor, VirtualMemoryResource
 
 TIMEOUT = 60

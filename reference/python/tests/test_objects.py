@@ -11,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+
 from vmmref import (
     IPCAllocationHandle,
     VirtualMemoryBuffer,
@@ -57,7 +58,7 @@ def test_imported_memory_is_not_exported_again(
     imported = VirtualMemoryBuffer.from_ipc_descriptor(resource, buffer.ipc_descriptor)
     grown = resource.modify_allocation(imported, 2 * buffer.size)
     for refused in (imported, grown):
-        with pytest.raises(RuntimeError, match="forward the descriptor.*copy"):
+        with pytest.raises(RuntimeError, match=r"forward the descriptor.*copy"):
             _ = refused.ipc_descriptor
 
 

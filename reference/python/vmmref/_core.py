@@ -202,7 +202,7 @@ class VirtualMemoryResource:
         return self._native.is_ipc_enabled
 
     def allocate(self, size: int) -> VirtualMemoryBuffer:
-        """A buffer of ``size`` bytes, rounded up to the granularity; size 0 costs no driver call."""
+        """A buffer of ``size`` bytes, rounded up to the granule; size 0 costs no driver call."""
         return VirtualMemoryBuffer._wrap(self, self._native.allocate(_unsigned("size", size)))
 
     def modify_allocation(

@@ -37,8 +37,9 @@ def renames(header: str) -> dict[str, str]:
 
 
 def versions(typedefs: str) -> dict[str, list[int]]:
+    """The versions of each plain name; the variants for the per-thread stream are not versions."""
     table: dict[str, set[int]] = {}
-    for name, version in re.findall(r"\*PFN_(cu\w+?)_v(\d+)(?:_ptds|_ptsz)?\)", typedefs):
+    for name, version in re.findall(r"\*PFN_(cu\w+?)_v(\d+)\)", typedefs):
         table.setdefault(name, set()).add(int(version))
     return {name: sorted(found) for name, found in table.items()}
 
@@ -72,7 +73,8 @@ def tables(include: Path) -> dict[str, str]:
     found_versions = versions(typedefs)
     forwards = {}
     for name, version, suffix in per_thread:
-        index = found_versions[name].index(int(version))
+        # The variant of the newest plain version that is no younger than the variant.
+        index = sum(plain <= int(version) for plain in found_versions[name]) - 1
         target = name if index == 0 else f"{name}_v{index + 1}"
         forwards[target + suffix] = target
     for name in SAME_AS_V2:
