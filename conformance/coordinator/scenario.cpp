@@ -172,12 +172,12 @@ std::vector<int> Scenario::check_fds_added(std::string_view clauses, Worker& wor
 void Scenario::check_free_memory(std::string_view clauses, std::uint64_t expected,
                                  const std::string& when, int device) {
   const std::uint64_t free = free_memory(device);
-  if (free == expected) return;
-  const auto difference = static_cast<std::int64_t>(expected - free);
+  const std::int64_t missing = session_.granules_missing(expected, free);
+  if (missing == 0) return;
   evidence(clauses, "free_memory",
            "free memory of device " + std::to_string(device) + " " + when + ": " +
                std::to_string(free) + " bytes, expected " + std::to_string(expected) + " (" +
-               std::to_string(difference) + " bytes still held)");
+               std::to_string(missing) + " granules still held)");
 }
 
 void Scenario::check_bytes(std::string_view clauses, Worker& worker, const Buffer& buffer,
@@ -242,9 +242,17 @@ void Scenario::finish() {
     }
   }
   workers_.clear();
+  bool lost = false;
   for (int device = 0; device < plan().devices; ++device) {
-    check_free_memory("", session_.idle_free_memory(device), "after everything was dropped",
-                      device);
+    const std::uint64_t due = session_.idle_free_memory(device);
+    check_free_memory("", due, "after everything was dropped", device);
+    lost = lost || session_.granules_missing(due, free_memory(device)) != 0;
+  }
+  // Memory lost with a worker must not be charged to the scenarios that would use it next.
+  if (lost) {
+    session_.start_over();
+  } else {
+    session_.settle();
   }
 }
 

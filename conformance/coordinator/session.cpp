@@ -75,11 +75,12 @@ PooledWorker Session::start_worker(const std::vector<int>& inherited) {
 
 void Session::warm_up(Worker& worker) {
   if (plan_.kind == "driver") {
-    worker.call("warm_up", {{"devices", plan_.devices}}).value();
+    granule_ = worker.call("warm_up", {{"devices", plan_.devices}}).value().at("granularity");
     return;
   }
   const Resource resource = worker.resource().value();
   const Buffer buffer = worker.allocate(resource, 1).value();
+  granule_ = buffer.size;
   worker.fill(buffer, 1, 0, 1);
   const Descriptor descriptor = worker.export_descriptor(buffer).value();
   worker.import(resource, descriptor).value();
@@ -103,6 +104,18 @@ std::string Session::give_back(PooledWorker worker) {
     end(std::move(worker));
   }
   return left;
+}
+
+std::int64_t Session::granules_missing(std::uint64_t expected, std::uint64_t free) const {
+  const auto missing = static_cast<std::int64_t>(expected - free);
+  const auto granule = static_cast<std::int64_t>(granule_);
+  return (missing + (missing < 0 ? -granule : granule) / 2) / granule;
+}
+
+void Session::start_over() {
+  for (PooledWorker& worker : idle_) worker.worker->kill_group();
+  idle_.clear();
+  settle();
 }
 
 void Session::end(PooledWorker worker) {

@@ -47,6 +47,15 @@ class Session {
   // Bytes that must be free when every worker is in its clean state.
   std::uint64_t idle_free_memory(int device) const { return idle_free_.at(device); }
 
+  // Allocations lost (or found, below 0) between two counts of free bytes, in granules. A driver
+  // keeps and gives back small amounts of its own, such as page tables (64 KiB at a time on an
+  // H200); what an implementation loses are whole granules.
+  std::int64_t granules_missing(std::uint64_t expected, std::uint64_t free) const;
+  // Takes what is free now, with every worker in its clean state, as what must be free then.
+  void settle() { idle_free_ = free_everywhere(); }
+  // Ends every idle worker, after memory was lost with one of them, and counts anew.
+  void start_over();
+
   // A path in the work directory that nobody else uses.
   std::string private_path(const std::string& suffix);
 
@@ -58,6 +67,7 @@ class Session {
   Plan plan_;
   EventLog events_;
   Observer observer_;
+  std::uint64_t granule_ = 1;  // bytes; known from the first warm-up on
   std::vector<std::uint64_t> idle_free_;
   std::vector<PooledWorker> idle_;
   int started_ = 0;

@@ -146,7 +146,7 @@ def _probed(name: str, library: pathlib.Path, profile: str, variant: str) -> Dri
     release = ""
     if name == VENDOR:
         text = _read(pathlib.Path("/proc/driver/nvidia/version"))
-        if match := re.search(r"Kernel Module\D*([\d.]+)", text):
+        if match := re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", text):
             release = match[1]
     return Driver(name, library, devices, version, device, release, profile, variant)
 

@@ -35,9 +35,7 @@ class Failures {
 // One share from create to close: every entry point that a scenario relies on, once.
 void share_once(const DriverTable& cu, int device) {
   const CUmemAllocationProp prop = shareable_memory(device);
-  std::size_t size = 0;
-  check(cu.cuMemGetAllocationGranularity(&size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
-        "cuMemGetAllocationGranularity");
+  const std::size_t size = granularity_of(cu, device);
   CUmemGenericAllocationHandle handle = 0;
   check(cu.cuMemCreate(&handle, size, &prop, 0), "cuMemCreate");
   CUdeviceptr pointer = 0;
@@ -71,6 +69,10 @@ void share_once(const DriverTable& cu, int device) {
 void use_once(const DriverTable& cu) {
   CUstream stream = nullptr;
   check(cu.cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING), "cuStreamCreate");
+  check(cu.cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL), "cuStreamBeginCapture");
+  CUgraph graph = nullptr;
+  check(cu.cuStreamEndCapture(stream, &graph), "cuStreamEndCapture");
+  check(cu.cuGraphDestroy(graph), "cuGraphDestroy");
   check(cu.cuStreamDestroy(stream), "cuStreamDestroy");
   CUdeviceptr plain = 0;
   check(cu.cuMemAlloc(&plain, 1), "cuMemAlloc");
@@ -87,6 +89,14 @@ CUmemAllocationProp shareable_memory(int device) {
   prop.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   prop.location.id = device;
   return prop;
+}
+
+std::size_t granularity_of(const DriverTable& cu, int device) {
+  const CUmemAllocationProp prop = shareable_memory(device);
+  std::size_t size = 0;
+  check(cu.cuMemGetAllocationGranularity(&size, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
+        "cuMemGetAllocationGranularity");
+  return size;
 }
 
 const DriverTable& DriverState::table(Resolver resolver) {

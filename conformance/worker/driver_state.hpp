@@ -63,5 +63,7 @@ class DriverState {
 
 // Properties of pinned memory on a device that can be exported as a file descriptor.
 CUmemAllocationProp shareable_memory(int device);
+// The granule of such memory, in bytes. Throws OperationError.
+std::size_t granularity_of(const DriverTable& cu, int device);
 
 }  // namespace cts

@@ -37,7 +37,7 @@ int main(int argc, char** argv) {
   server.add("hello", [&](cts::Message&) { return cts::Reply{hello(state)}; });
   server.add("warm_up", [&](cts::Message& m) {
     state.warm_up(m.body.at("devices"));
-    return cts::Reply{};
+    return cts::Reply{{{"granularity", cts::granularity_of(state.table(), 0)}}};
   });
   server.add("reset", [&](cts::Message&) {
     fds.reset();
