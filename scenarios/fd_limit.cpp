@@ -97,7 +97,7 @@ VMMCTS_SCENARIO("core", "fd limit: import works with no free slot", "[IMP-10]") 
 }
 
 VMMCTS_SCENARIO("rawfd", "fd limit: from_fds with too few slots closes what it made",
-                "[RAW-17][RAW-11]") {
+                "[RAW-17][RAW-11][ERR-02]") {
   Worker& exporter = s.worker("exporter");
   const Resource resource = exporter.resource().value();
   const Buffer buffer = allocate_chunks(exporter, resource, {1, 1, 1});
@@ -108,8 +108,8 @@ VMMCTS_SCENARIO("rawfd", "fd limit: from_fds with too few slots closes what it m
     const FdSet before = exporter.fds();
     const auto refused = exporter.from_fds(exported.fds, exported.sizes);
     s.check_fds("RAW-17 RAW-11", exporter, before, "after the refused from_fds");
-    s.check_error("RAW-17", refused, "OSError");
-    s.check_equal("RAW-17", "errno", refused.ok() ? 0 : refused.error().error_number, EMFILE);
+    s.check_error("RAW-17 ERR-02", refused, "OSError");
+    s.check_equal("RAW-17 ERR-02", "errno", refused.ok() ? 0 : refused.error().error_number, EMFILE);
     exporter.restore_fd_limit();
   }
   s.check("RAW-17", exporter.from_fds(exported.fds, exported.sizes).ok(),

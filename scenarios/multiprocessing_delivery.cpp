@@ -1,6 +1,7 @@
 // Buffers and descriptors arrive through every transport of multiprocessing.
 #include "shares.hpp"
 #include "transports.hpp"
+#include "worker/pattern.hpp"
 
 using namespace cts;
 
@@ -44,14 +45,16 @@ void deliver(Scenario& s, Carrier carrier, const std::string& method, const Layo
   Worker* receiver = nullptr;
   const Link link = open_link(s, carrier, sender.worker, method, receiver);
   // The first item starts what the transport starts lazily.
-  link.send(sender.buffer.id).value();
+  const Buffer first = sender.worker.allocate(sender.resource, 1).value();
+  link.send(first.id).value();
   receiver->drop(next_buffer(*receiver, link.operation, link.source).value().id).value();
+  sender.worker.drop(first.id).value();
   const FdSet before = sender.worker.fds();
   const FdSet receiver_before = receiver->fds();
 
   link.send(sender.buffer.id).value();
   const Buffer arrived = next_buffer(*receiver, link.operation, link.source).value();
-  s.check_fds(buffers, sender.worker, before, "once the receiver has the buffer");
+  s.check_fds_soon(buffers, sender.worker, before, "once the receiver has the buffer");
   s.check_fds(buffers, *receiver, receiver_before, "with the buffer imported");
   check_arrived(s, buffers, *receiver, arrived, sender);
   receiver->drop(arrived.id).value();
@@ -61,7 +64,7 @@ void deliver(Scenario& s, Carrier carrier, const std::string& method, const Layo
   const Descriptor received = next_descriptor(*receiver, link.operation, link.source).value();
   s.check_equal(descriptors, "sizes", received.sizes, exported.sizes);
   sender.worker.drop(exported.id).value();
-  s.check_fds(descriptors, sender.worker, before, "once the receiver has the descriptor");
+  s.check_fds_soon(descriptors, sender.worker, before, "once the receiver has the descriptor");
   const Resource into = receiver->resource().value();
   const Buffer imported = receiver->import(into, received).value();
   check_arrived(s, descriptors, *receiver, imported, sender);
@@ -154,7 +157,7 @@ VMMCTS_SCENARIO("python", "delivery: a pool takes buffers and descriptors and re
         .value();
     const Descriptor exported = sender.worker.export_descriptor(sender.buffer).value();
     const std::uint64_t last = sender.buffer.size - 1;
-    const int due = static_cast<int>((sender.seed + last + (last >> 8) * 7) & 255);
+    const int due = pattern_byte(sender.seed, last);
     for (const auto& [function, object] : {std::pair{"last_byte", sender.buffer.id},
                                            std::pair{"import_last_byte", exported.id}}) {
       const auto called = sender.worker.call(

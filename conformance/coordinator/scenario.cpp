@@ -1,5 +1,7 @@
 #include "coordinator/scenario.hpp"
 
+#include <poll.h>
+
 #include <algorithm>
 #include <cctype>
 #include <chrono>
@@ -144,6 +146,13 @@ void Scenario::check_fds(std::string_view clauses, Worker& worker, const FdSet& 
   const std::string changes = worker.fds().changes_since(before);
   if (changes.empty()) return;
   evidence(clauses, "fd_set", "descriptors of " + worker.name() + " " + when + ": " + changes);
+}
+
+void Scenario::check_fds_soon(std::string_view clauses, Worker& worker, const FdSet& before,
+                              const std::string& when) {
+  const Deadline deadline = Deadline::in(plan().deadline);
+  while (worker.fds() != before && !deadline.passed()) ::poll(nullptr, 0, 1);
+  check_fds(clauses, worker, before, when);
 }
 
 std::vector<int> Scenario::check_fds_added(std::string_view clauses, Worker& worker,

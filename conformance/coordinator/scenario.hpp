@@ -96,6 +96,10 @@ class Scenario {
   // The worker's descriptors are the ones of `before`.
   void check_fds(std::string_view clauses, Worker& worker, const FdSet& before,
                  const std::string& when);
+  // The same, for what another thread of the worker is about to close: waits for it until the
+  // request deadline before it judges.
+  void check_fds_soon(std::string_view clauses, Worker& worker, const FdSet& before,
+                      const std::string& when);
   // The worker has exactly `count` descriptors more than in `before`, and lost none. Returns them.
   std::vector<int> check_fds_added(std::string_view clauses, Worker& worker, const FdSet& before,
                                    std::size_t count, const std::string& when);

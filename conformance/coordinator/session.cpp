@@ -74,6 +74,10 @@ PooledWorker Session::start_worker(const std::vector<int>& inherited) {
 }
 
 void Session::warm_up(Worker& worker) {
+  if (plan_.kind == "driver") {
+    worker.call("warm_up", {{"devices", plan_.devices}}).value();
+    return;
+  }
   const Resource resource = worker.resource().value();
   const Buffer buffer = worker.allocate(resource, 1).value();
   worker.fill(buffer, 1, 0, 1);
@@ -90,8 +94,9 @@ void Session::account(const PooledWorker& worker, bool born) {
 }
 
 std::string Session::give_back(PooledWorker worker) {
-  worker.worker->reset();
-  const std::string left = worker.worker->fds().changes_since(worker.clean_fds);
+  const auto reset = worker.worker->call("reset");
+  const std::string left = reset.ok() ? worker.worker->fds().changes_since(worker.clean_fds)
+                                      : reset.error().to_string();
   if (left.empty() && !worker.inherited) {
     idle_.push_back(std::move(worker));
   } else {

@@ -202,7 +202,7 @@ class Worker {
   Json hello_;
   bool alive_ = true;
   int requests_ = 0;
-  int objects_ = 0;
+  int objects_ = 1 << 10;  // below are the numbers that scenarios choose themselves
 };
 
 }  // namespace cts

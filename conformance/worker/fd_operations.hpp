@@ -21,8 +21,10 @@ class FdOperations {
   // Closes every descriptor held here and puts RLIMIT_NOFILE back.
   void reset();
 
- private:
+  // Holds a descriptor that an operation made until close_fd or reset. Returns its number.
   int keep(UniqueFd fd);
+
+ private:
   Reply open_fd(const std::string& kind);
   void lower_limit(int free_slots);
   void restore_limit();

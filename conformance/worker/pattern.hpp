@@ -7,7 +7,8 @@
 namespace cts {
 
 inline std::uint8_t pattern_byte(std::uint64_t seed, std::uint64_t offset) {
-  return static_cast<std::uint8_t>(seed + offset + (offset >> 8) * 7);
+  return static_cast<std::uint8_t>(seed + offset + (offset >> 8) * 7 + (offset >> 16) * 13 +
+                                   (offset >> 21) * 31);
 }
 
 inline void write_pattern(std::span<std::uint8_t> bytes, std::uint64_t seed, std::uint64_t offset) {

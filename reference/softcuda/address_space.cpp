@@ -35,6 +35,11 @@ CUresult AddressSpace::reserve(CUdeviceptr* base, size_t size, size_t alignment,
   } else if (!reserved_.take(size, alignment, base)) {
     return CUDA_ERROR_OUT_OF_MEMORY;
   }
+  if (hints_ == Variants::Hints::kNever && hint != 0 && *base == hint) {
+    bool elsewhere = reserved_.take(size, alignment, base);
+    reserved_.give_back(hint, size);
+    if (!elsewhere) return CUDA_ERROR_OUT_OF_MEMORY;
+  }
   reservations_[*base] = {size};
   return CUDA_SUCCESS;
 }

@@ -49,7 +49,7 @@ class Books::Lock {
 
 Books::~Books() {
   if (header_ != nullptr) munmap(header_, kBooksBytes);
-  for (int fd : shard_fds_) {
+  for (int fd : near_fds_) {
     if (fd > 0) close(fd);
   }
   if (books_fd_ >= 0) close(books_fd_);
@@ -62,10 +62,13 @@ CUresult Books::create(Extent* extent) {
     if (!fits(*extent)) return CUDA_ERROR_OUT_OF_MEMORY;
   }
   if (header_->live_count == 0 && header_->next_offset != 0) {
+    header_->data_end = 0;  // first: after a kill the file is made longer again
+    std::atomic_signal_fence(std::memory_order_seq_cst);
     store_.discard_all();
     header_->next_offset = 0;
   }
   uint64_t offset = header_->next_offset;
+  if (!has_length(offset + extent->size)) return CUDA_ERROR_OUT_OF_MEMORY;
   bool claim = extent->location_type != CU_MEM_LOCATION_TYPE_DEVICE || store_.eager();
   if (claim && extent->size > 0 && store_.reserve(offset, extent->size) != 0) {
     store_.discard(offset, extent->size);
@@ -138,8 +141,8 @@ CUresult Books::export_fd(ExtentId id, bool close_on_exec, int* fd) {
     e->exported = 1;  // before the fd exists: an fd that nobody looks for would lose its memory
   }
   uint32_t index = index_of(id);
-  std::string path = directory_ + "/exports-" + std::to_string(index % kShards);
-  int opened = ::open(path.c_str(), O_RDWR | (close_on_exec ? O_CLOEXEC : 0));
+  int opened =
+      ::open(export_path(index).c_str(), O_RDWR | O_CREAT | (close_on_exec ? O_CLOEXEC : 0), 0600);
   if (opened < 0) return CUDA_ERROR_OPERATING_SYSTEM;
   struct flock lock {};
   lock.l_type = F_RDLCK;
@@ -155,16 +158,21 @@ CUresult Books::export_fd(ExtentId id, bool close_on_exec, int* fd) {
   return CUDA_SUCCESS;
 }
 
+// The position names an extent, and the extent's lock file must be the file behind the fd.
 ExtentId Books::identify(int fd) const {
-  struct stat status {};
-  if (fstat(fd, &status) != 0 || status.st_dev != shard_device_) return 0;
-  for (uint32_t shard = 0; shard < kShards; shard++) {
-    if (status.st_ino != shard_inodes_[shard]) continue;
-    off_t position = lseek(fd, 0, SEEK_CUR);
-    ExtentId id = position > 0 ? static_cast<ExtentId>(position) : 0;
-    return index_of(id) % kShards == shard ? id : 0;
-  }
-  return 0;
+  off_t position = lseek(fd, 0, SEEK_CUR);
+  if (position <= 0) return 0;
+  ExtentId id = static_cast<ExtentId>(position);
+  struct stat given {};
+  struct stat own {};
+  if (fstat(fd, &given) != 0 || stat(export_path(index_of(id)).c_str(), &own) != 0) return 0;
+  return given.st_dev == own.st_dev && given.st_ino == own.st_ino ? id : 0;
+}
+
+std::string Books::export_path(uint32_t index) const {
+  bool near = index < kNearExtents;
+  return directory_ + (near ? "/exports-" : "/exports-far-") +
+         std::to_string(index % (near ? kNearShards : kFarShards));
 }
 
 uint64_t Books::used_bytes(int device) {
@@ -176,7 +184,7 @@ uint64_t Books::used_bytes(int device) {
 void Books::abandon_in_child() noexcept {
   // The parent keeps the same open files, so closing takes nothing from it; not closing would keep
   // a dead parent's memory for as long as the child runs.
-  for (int& fd : shard_fds_) {
+  for (int& fd : near_fds_) {
     if (fd > 0) close(fd);
     fd = -1;
   }
@@ -252,7 +260,13 @@ void Books::release_if_unheld(uint32_t index) {
 }
 
 bool Books::has_open_export(uint32_t index) const {
-  return entries_[index].exported != 0 && any_lock(shard_fds_[index % kShards], index, 1);
+  if (entries_[index].exported == 0) return false;
+  if (index < kNearExtents) return any_lock(near_fds_[index % kNearShards], index, 1);
+  int fd = ::open(export_path(index).c_str(), O_RDWR | O_CLOEXEC);
+  if (fd < 0) return errno != ENOENT;  // no fd to be had: held, until somebody can look
+  bool held = any_lock(fd, index, 1);
+  close(fd);
+  return held;
 }
 
 bool Books::any_lock(int fd, int64_t start, int64_t length) {
@@ -314,6 +328,7 @@ void Books::recover() {
   header_->free_head = header_->orphan_head = kNone;
   header_->live_count = 0;
   header_->committed = 0;
+  header_->data_end = 0;
   memset(header_->used, 0, sizeof header_->used);
   for (uint32_t index = 0; index < header_->high_water; index++) {
     ExtentEntry& e = entry(index);
@@ -351,6 +366,16 @@ bool Books::fits(const Extent& extent) {
 bool Books::has_backing(uint64_t size) {
   uint64_t available = store_.available_bytes();
   return available >= header_->committed && available - header_->committed >= size;
+}
+
+// Lengthens the data file when it must be, in steps that make it rare.
+bool Books::has_length(uint64_t end) {
+  constexpr uint64_t kStep = uint64_t{1} << 30;
+  if (end <= header_->data_end) return true;
+  uint64_t longer = (end + kStep - 1) / kStep * kStep;
+  if (store_.extend_to(longer) != 0) return false;
+  header_->data_end = longer;
+  return true;
 }
 
 }  // namespace softcuda

@@ -97,16 +97,16 @@ class Books {
   void recover();
   bool fits(const Extent& extent);
   bool has_backing(uint64_t size);
+  bool has_length(uint64_t end);
   static bool any_lock(int fd, int64_t start, int64_t length);
+  std::string export_path(uint32_t index) const;
 
   ExtentEntry& entry(uint32_t index) { return entries_[index]; }
   Extent describe(uint32_t index) const;
 
   std::string directory_;
   int books_fd_ = -1;
-  std::array<int, kShards> shard_fds_{};
-  std::array<uint64_t, kShards> shard_inodes_{};
-  uint64_t shard_device_ = 0;
+  std::array<int, kNearShards> near_fds_{};
   Store store_;
   BooksHeader* header_ = nullptr;
   ExtentEntry* entries_ = nullptr;

@@ -12,14 +12,17 @@
 namespace softcuda {
 
 // Bump it when the layout changes: a file of another version is refused, not reinterpreted.
-inline constexpr uint64_t kBooksMagic = 0x0003'6164'7563'7366;
+inline constexpr uint64_t kBooksMagic = 0x0005'6164'7563'7366;
 inline constexpr uint32_t kMaxProcesses = 1024;
 inline constexpr uint32_t kMaxExtents = 1u << 18;
 inline constexpr uint32_t kNone = UINT32_MAX;
 
-// An export fd locks the byte of its extent in one of these files. A kernel lock list is walked
-// linearly; sixteen of them keep 10,000 exports cheap, and sixteen fds are a modest price.
-inline constexpr uint32_t kShards = 16;
+// An export fd locks the byte of its extent in a lock file. A kernel lock list is walked linearly,
+// so there are many: the first extents share a few that every process keeps open, which is all that
+// a process with a low limit of fds needs; the others have files that are opened to be looked at.
+inline constexpr uint32_t kNearShards = 8;
+inline constexpr uint32_t kNearExtents = 256;
+inline constexpr uint32_t kFarShards = 1024;
 
 // Bytes of `books` that are locked, far behind its data: one for setting up, one per process.
 inline constexpr int64_t kSetupLock = int64_t{1} << 40;
@@ -56,6 +59,7 @@ struct BooksHeader {
   pthread_mutex_t mutex;  // robust: a killed owner wedges nobody
   uint64_t next_generation;
   uint64_t next_offset;  // offsets are handed out once; reset when nothing is live
+  uint64_t data_end;     // length of the data file, ahead of next_offset
   uint32_t high_water;   // entries ever used, and allocated in the file
   uint32_t free_head;
   uint32_t orphan_head;

@@ -1,5 +1,5 @@
 // Opening and creating the devices' directory. Models no measured fact but the file descriptors:
-// the H200 holds 16 after cuInit and 36 with a context (env.fd.*), softcuda 18 in both.
+// the H200 holds 16 after cuInit and 36 with a context (env.fd.*), softcuda 10 in both.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
@@ -86,13 +86,9 @@ CUresult Books::open_files(const Profile& profile) {
   int data = -1;
   if (CUresult r = open_file("memory", &data)) return r;
   store_.adopt(data, profile.reserve_backing);
-  for (uint32_t shard = 0; shard < kShards; shard++) {
+  for (uint32_t shard = 0; shard < kNearShards; shard++) {
     std::string name = "exports-" + std::to_string(shard);
-    if (CUresult r = open_file(name.c_str(), &shard_fds_[shard])) return r;
-    struct stat status {};
-    if (fstat(shard_fds_[shard], &status) != 0) return CUDA_ERROR_OPERATING_SYSTEM;
-    shard_device_ = status.st_dev;
-    shard_inodes_[shard] = status.st_ino;
+    if (CUresult r = open_file(name.c_str(), &near_fds_[shard])) return r;
   }
   if (!lock_byte(books_fd_, kSetupLock, F_WRLCK, true)) {
     log_trouble("%s: cannot be locked: %s", directory_.c_str(), strerror(errno));
@@ -157,8 +153,8 @@ CUresult Books::check_header(const Profile& profile) {
     return CUDA_ERROR_OPERATING_SYSTEM;
   }
   bool in_use = any_lock(books_fd_, kProcessLocks, kMaxProcesses);
-  if (!in_use) {
-    for (int fd : shard_fds_) in_use = in_use || any_lock(fd, 0, kMaxExtents);
+  for (uint32_t index = 0; !in_use && index < header_->high_water; index++) {
+    in_use = entry(index).state == ExtentState::kLive && has_open_export(index);
   }
   if (boot_id() != header_->boot_id) {
     if (in_use) {

@@ -4,6 +4,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -36,15 +37,21 @@ bool resolve(Driver& d, uint64_t address, size_t size, int device, bool write, S
 
 // Copies host memory by the kernel, which answers EFAULT for what is not there.
 int copy_host(char* to, const char* from, size_t size) {
-  iovec local{const_cast<char*>(from), size};
-  iovec remote{to, size};
-  ssize_t n = process_vm_writev(getpid(), &local, 1, &remote, 1, 0);
-  if (n == static_cast<ssize_t>(size)) return 0;
-  if (n < 0 && errno != EFAULT) {  // forbidden here: trust the caller
-    memmove(to, from, size);
-    return 0;
+  while (size > 0) {
+    size_t part = std::min(size, size_t{1} << 30);  // the kernel moves less than 2 GiB at a time
+    iovec local{const_cast<char*>(from), part};
+    iovec remote{to, part};
+    ssize_t n = process_vm_writev(getpid(), &local, 1, &remote, 1, 0);
+    if (n < 0 && (errno == EPERM || errno == ENOSYS)) {  // forbidden here: trust the caller
+      memmove(to, from, size);
+      return 0;
+    }
+    if (n <= 0) return EFAULT;
+    to += n;
+    from += n;
+    size -= static_cast<size_t>(n);
   }
-  return EFAULT;
+  return 0;
 }
 
 int move_bytes(Driver& d, const Side& to, const Side& from, size_t size) {
@@ -96,6 +103,14 @@ CUresult copy(uint64_t to, uint64_t from, size_t size, int to_device = -1, int f
   return result_of(move_bytes(*d, target, source, size));
 }
 
+// Whether a range lies in host memory that CUDA gave or was told of: others cannot be filled.
+bool is_known_host_range(const Driver& d, uintptr_t base, size_t size) {
+  auto above = d.host_ranges.upper_bound(base);
+  if (above == d.host_ranges.begin()) return false;
+  const auto& [start, range] = *std::prev(above);
+  return base - start < range.size && size <= range.size - (base - start);
+}
+
 CUresult fill(CUdeviceptr to, uint32_t pattern, size_t pattern_size, size_t count) {
   Driver* d = ready();
   if (d == nullptr) return CUDA_ERROR_NOT_INITIALIZED;
@@ -108,9 +123,9 @@ CUresult fill(CUdeviceptr to, uint32_t pattern, size_t pattern_size, size_t coun
   Side target;
   if (!resolve(*d, to, size, context->device, true, &target)) return CUDA_ERROR_INVALID_VALUE;
   if (target.host != nullptr) {
-    std::vector<char> bytes(size);
-    for (size_t i = 0; i < size; i += pattern_size) memcpy(&bytes[i], &pattern, pattern_size);
-    return result_of(copy_host(target.host, bytes.data(), size));
+    if (!is_known_host_range(*d, to, size)) return CUDA_ERROR_INVALID_VALUE;
+    for (size_t i = 0; i < size; i += pattern_size) memcpy(target.host + i, &pattern, pattern_size);
+    return CUDA_SUCCESS;
   }
   for (const Segment& s : target.segments) {
     if (int error = d->books->store().fill(s.offset, pattern, pattern_size, s.size)) {

@@ -28,11 +28,7 @@ int Store::read(uint64_t offset, void* to, size_t size) const {
   while (size > 0) {
     ssize_t n = pread(fd_, target, size, static_cast<off_t>(offset));
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0) return errno;
-    if (n == 0) {  // past the end of the file: never written
-      memset(target, 0, size);
-      return 0;
-    }
+    if (n <= 0) return n < 0 ? errno : EIO;
     target += n;
     offset += static_cast<uint64_t>(n);
     size -= static_cast<size_t>(n);
@@ -93,6 +89,10 @@ int Store::copy(uint64_t to, uint64_t from, size_t size) const {
     done += n;
   }
   return 0;
+}
+
+int Store::extend_to(uint64_t end) const {
+  return ftruncate(fd_, static_cast<off_t>(end)) == 0 ? 0 : errno;
 }
 
 int Store::reserve(uint64_t offset, uint64_t size) const {

@@ -34,6 +34,9 @@ class Store {
   // Copies within the file.
   int copy(uint64_t to, uint64_t from, size_t size) const;
 
+  // Makes the file this long, without blocks. All that is read and written must lie inside.
+  int extend_to(uint64_t end) const;
+
   // Claims blocks for a range, so that writing it cannot fail.
   int reserve(uint64_t offset, uint64_t size) const;
 

@@ -73,6 +73,7 @@ Result<DescriptorHandle> VirtualMemoryBuffer::ipc_descriptor() const {
       return error;
     }
     UniqueFd owner(fd);  // the driver's own fd, no duplicate of it [DESC-15]
+    ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // not every driver's fd is [DESC-07]
     handles.push_back(std::make_shared<IPCAllocationHandle>(std::move(owner)));
     sizes.push_back(allocation->size());
   }

@@ -10,8 +10,6 @@
 namespace vmm {
 namespace {
 
-constexpr int kDriverApi = 12000;  // the oldest API whose names and signatures we use
-
 std::atomic<const Driver*> loaded{nullptr};
 std::atomic<bool> forked{false};
 
@@ -38,12 +36,13 @@ Status load_driver() {
   struct Entry {
     const char* name;
     void** slot;
+    int version;
   };
-#define VMM_ENTRY(name) {#name, reinterpret_cast<void**>(&table.name)},
+#define VMM_ENTRY(name, version) {#name, reinterpret_cast<void**>(&table.name), version},
   const Entry entries[] = {VMM_DRIVER_CALLS(VMM_ENTRY)};
 #undef VMM_ENTRY
   for (const Entry& entry : entries) {
-    CUresult result = get(entry.name, entry.slot, kDriverApi, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
+    CUresult result = get(entry.name, entry.slot, entry.version, CU_GET_PROC_ADDRESS_DEFAULT, nullptr);
     if (result || !*entry.slot)
       return runtime_error(std::string("the CUDA driver has no ") + entry.name +
                            "; install a driver of CUDA 12.0 or later");

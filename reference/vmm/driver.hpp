@@ -7,16 +7,18 @@
 
 namespace vmm {
 
-#define VMM_DRIVER_CALLS(X)                                                                  \
-  X(cuInit) X(cuGetErrorName) X(cuDeviceGet) X(cuDeviceGetAttribute)                         \
-  X(cuDevicePrimaryCtxRetain) X(cuCtxPushCurrent) X(cuCtxPopCurrent) X(cuCtxSynchronize)     \
-  X(cuMemcpyHtoD) X(cuMemcpyDtoH) X(cuMemGetAllocationGranularity) X(cuMemCreate)            \
-  X(cuMemRelease) X(cuMemAddressReserve) X(cuMemAddressFree) X(cuMemMap) X(cuMemUnmap)       \
-  X(cuMemSetAccess) X(cuMemExportToShareableHandle) X(cuMemImportFromShareableHandle)        \
-  X(cuMemGetAllocationPropertiesFromHandle)
+// Each call with the API version whose signature we call: the driver may have later ones.
+#define VMM_DRIVER_CALLS(X)                                                                      \
+  X(cuInit, 2000) X(cuGetErrorName, 6000) X(cuDeviceGet, 2000) X(cuDeviceGetAttribute, 2000)     \
+  X(cuDevicePrimaryCtxRetain, 7000) X(cuCtxPushCurrent, 4000) X(cuCtxPopCurrent, 4000)           \
+  X(cuCtxSynchronize, 2000) X(cuMemcpyHtoD, 3020) X(cuMemcpyDtoH, 3020)                          \
+  X(cuMemGetAllocationGranularity, 10020) X(cuMemCreate, 10020) X(cuMemRelease, 10020)           \
+  X(cuMemAddressReserve, 10020) X(cuMemAddressFree, 10020) X(cuMemMap, 10020)                    \
+  X(cuMemUnmap, 10020) X(cuMemSetAccess, 10020) X(cuMemExportToShareableHandle, 10020)           \
+  X(cuMemImportFromShareableHandle, 10020) X(cuMemGetAllocationPropertiesFromHandle, 10020)
 
 struct Driver {
-#define VMM_MEMBER(name) decltype(&::name) name = nullptr;
+#define VMM_MEMBER(name, version) decltype(&::name) name = nullptr;
   VMM_DRIVER_CALLS(VMM_MEMBER)
 #undef VMM_MEMBER
 };

@@ -32,10 +32,10 @@ class Adapter(Implementation):
         )
 
     def write(self, buffer: Any, offset: int, data: bytes) -> None:
-        buffer.write(offset, data)
+        buffer.write(data, offset)
 
     def read(self, buffer: Any, offset: int, size: int) -> bytes:
-        return bytes(buffer.read(offset, size))
+        return bytes(buffer.read(size, offset))
 
     def import_buffer(self, resource: Any, descriptor: Any) -> Any:
         return vmmref.VirtualMemoryBuffer.from_ipc_descriptor(resource, descriptor)

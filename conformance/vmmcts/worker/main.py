@@ -13,7 +13,7 @@ from vmmcts.worker.fd_operations import FdOperations
 from vmmcts.worker.implementation_operations import ImplementationOperations
 from vmmcts.worker.objects import Objects
 from vmmcts.worker.server import Reply, Server
-from vmmcts.worker.transports import Transports
+from vmmcts.worker.transports import Transports, warm_up
 
 PROTOCOL_VERSION = 1
 
@@ -91,6 +91,7 @@ def main() -> int:
     if "VMMCTS_FD" not in os.environ:
         print("vmmcts.worker: VMMCTS_FD is not set; the coordinator sets it", file=sys.stderr)
         return 2
+    warm_up()
     server, objects = make_server(implementation)
     server.run(Channel.from_environment())
     objects.clear()

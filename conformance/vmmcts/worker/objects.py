@@ -25,12 +25,19 @@ class Objects:
 
     def drop(self, number: int) -> None:
         """Give an object up; nothing else here refers to it."""
-        self[number]
+        _shut(self[number])
         del self._objects[number]
         gc.collect()
 
     def clear(self) -> None:
         """Give every object up, the newest first."""
         while self._objects:
-            self._objects.popitem()
+            _shut(self._objects.popitem()[1])
         gc.collect()
+
+
+def _shut(thing: Any) -> None:
+    """End what an object runs in the background, such as the feeder thread of a queue."""
+    shut = getattr(thing, "shut", None)
+    if shut is not None:
+        shut()

@@ -23,5 +23,5 @@ def find_mismatch(data: bytes, seed: int, offset: int) -> int:
 
 
 def _row(seed: int, row: int) -> bytes:
-    start = (seed + row * 7) & 255
+    start = (seed + row * 7 + (row >> 8) * 13 + (row >> 13) * 31) & 255
     return _TWICE[start : start + 256]

@@ -38,15 +38,17 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import multiprocessing.queues
+import os
 import pickle
 import queue
 import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
+from multiprocessing.reduction import DupFd, ForkingPickler
+from typing import TYPE_CHECKING, Any
 
 from vmmcts.adapters.implementation import Implementation, Options
 from vmmcts.worker import dlpack
@@ -62,7 +64,13 @@ _module_globals: list[Any] = []  # what `cycle` leaves to the interpreter's shut
 _TIMEOUT = 10.0  # seconds, where a request names none
 
 
-class WatchedQueue(multiprocessing.queues.Queue[Any]):
+if TYPE_CHECKING:
+    _Queue = multiprocessing.queues.Queue[Any]
+else:
+    _Queue = multiprocessing.queues.Queue  # no subscript before Python 3.12
+
+
+class WatchedQueue(_Queue):
     """A Queue that keeps what its feeder thread reports, as a subclass is meant to."""
 
     def __init__(self, maxsize: int, context: BaseContext) -> None:
@@ -77,12 +85,28 @@ class WatchedQueue(multiprocessing.queues.Queue[Any]):
         self.errors: list[dict[str, Any]] = []
         self.reported = threading.Condition()
 
+    def shut(self) -> None:
+        """Close both ends and end the feeder thread."""
+        self.close()
+        self.join_thread()
+        self._reader.close()  # type: ignore[attr-defined]
+        self._writer.close()  # type: ignore[attr-defined]
+
     def _on_queue_feeder_error(self, e: Exception, obj: Any) -> None:
         with self.reported:
             self.errors.append({**error_json(e), "object": type(obj).__name__})
             # The frames of the failed pickling hold the item.
             e.__traceback__ = None
             self.reported.notify_all()
+
+
+def warm_up() -> None:
+    """Start what multiprocessing starts lazily in this process, so that it is there from the first
+    measurement on: the resource sharer, the resource tracker and the fork server."""
+    with open(os.devnull, "rb") as null:
+        os.close(DupFd(null.fileno()).detach())
+    resource_tracker.ensure_running()
+    forkserver.ensure_running()
 
 
 def _context(request: dict[str, Any]) -> BaseContext:
@@ -220,9 +244,7 @@ class Transports:
         return {"errors": list(watched.errors)}
 
     def _queue_close(self, request: dict[str, Any]) -> dict[str, Any]:
-        source = self._objects[request["queue"]]
-        source.close()
-        source.join_thread()
+        self._objects[request["queue"]].shut()
         return {}
 
     def _pipe(self, request: dict[str, Any]) -> dict[str, Any]:

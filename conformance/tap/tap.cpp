@@ -1,0 +1,373 @@
+// The tap: a libcuda.so.1 that records the calls of traced.inc, carries out an injection, and passes
+// everything on to the next driver.
+//
+//   VMMCTS_TAP_NEXT  the next driver; else the first libcuda.so.1 of the usual places that is not us
+//   VMMCTS_TAP_LOG   the call log; without it calls are only passed on
+//   VMMCTS_TAP_PLAN  an injection to start with: CALL:NTH=CODE, CALL:NTH=kill or CALL:NTH=delay NS
+#include <cuda.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+
+#include "tap/log_layout.hpp"
+
+#define TAP_EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+using tap::LogHeader;
+using tap::Record;
+
+constexpr std::size_t kOwnLogCapacity = std::size_t{1} << 18;  // for a log that the tap makes
+
+void* next_driver = nullptr;
+LogHeader* call_log = nullptr;
+pid_t process = 0;
+thread_local pid_t thread = 0;
+
+std::uint64_t now_ns() {
+  timespec now{};
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + now.tv_nsec;
+}
+
+CUresult no_driver() { return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; }
+CUresult not_in_driver() { return CUDA_ERROR_NOT_SUPPORTED; }
+
+// The next driver's function, or one that answers with an error.
+void* next(const char* symbol) {
+  if (next_driver == nullptr) return reinterpret_cast<void*>(no_driver);
+  void* found = ::dlsym(next_driver, symbol);
+  return found != nullptr ? found : reinterpret_cast<void*>(not_in_driver);
+}
+
+// Whether this call is the one to do something to.
+bool due(std::uint16_t call) {
+  if (call_log->remaining.load(std::memory_order_acquire) <= 0) return false;
+  const std::uint32_t target = call_log->target;
+  if (target == tap::kAnyCall ? tap::kCallKinds[call].query : target != call) return false;
+  if (call_log->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
+  call_log->fired.fetch_add(1, std::memory_order_acq_rel);
+  return true;
+}
+
+// One call's record, begun before the call so that a kill inside it shows.
+class Recording {
+ public:
+  Recording(std::uint16_t call, std::uint64_t start) {
+    const std::uint64_t at = call_log->next.fetch_add(1, std::memory_order_acq_rel);
+    if (at >= call_log->capacity) return;
+    if (thread == 0) thread = static_cast<pid_t>(::syscall(SYS_gettid));
+    record_ = call_log->records() + at;
+    record_->call = call;
+    record_->start_ns = start;
+    record_->pid = process;
+    record_->tid = thread;
+    record_->fd_in = -1;
+    record_->fd_out = -1;
+    record_->result.store(tap::Call::kUnfinished, std::memory_order_relaxed);
+    record_->sequence.store(at + 1, std::memory_order_release);
+  }
+
+  void argument(std::size_t index, std::uint64_t value) {
+    if (record_ != nullptr && index < tap::kArguments) record_->arguments[index] = value;
+  }
+  void fds(int in, int out) {
+    if (record_ == nullptr) return;
+    record_->fd_in = in;
+    record_->fd_out = out;
+  }
+  void finish(CUresult result, bool injected) {
+    if (record_ == nullptr) return;
+    record_->injected = injected;
+    record_->duration_ns = now_ns() - record_->start_ns;
+    record_->result.store(result, std::memory_order_release);
+  }
+
+ private:
+  Record* record_ = nullptr;
+};
+
+// A number for an argument: an output of integral type is what came back.
+template <class T>
+std::uint64_t as_number(T value, bool succeeded) {
+  if constexpr (std::is_pointer_v<T>) {
+    using Pointee = std::remove_pointer_t<T>;
+    if constexpr (std::is_integral_v<Pointee> && !std::is_const_v<Pointee>) {
+      return succeeded && value != nullptr ? static_cast<std::uint64_t>(*value) : 0;
+    } else {
+      return reinterpret_cast<std::uintptr_t>(value);
+    }
+  } else {
+    return static_cast<std::uint64_t>(value);
+  }
+}
+
+// The descriptors among the arguments: what an import was given, what an export returned.
+template <std::uint16_t kCall, class First, class Second, class... Rest>
+void note_fds(Recording& recording, bool succeeded, First first, Second second, Rest...) {
+  constexpr bool kExports = kCall == tap::kId_cuMemExportToShareableHandle ||
+                            kCall == tap::kId_cuMemPoolExportToShareableHandle;
+  constexpr bool kImports = kCall == tap::kId_cuMemImportFromShareableHandle ||
+                            kCall == tap::kId_cuMemPoolImportFromShareableHandle;
+  if constexpr (kExports) {
+    recording.fds(-1, succeeded ? *static_cast<const int*>(first) : -1);
+  } else if constexpr (kImports) {
+    recording.fds(static_cast<int>(reinterpret_cast<std::intptr_t>(second)), -1);
+  }
+}
+template <std::uint16_t kCall, class First>
+void note_fds(Recording&, bool, First) {}
+
+template <std::uint16_t kCall, class... Arguments>
+CUresult traced(CUresult (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
+  if (call_log == nullptr) return function(arguments...);
+  Recording recording(kCall, now_ns());
+  const bool inject = due(kCall);
+  if (inject && call_log->action == tap::Action::kill) ::raise(SIGKILL);
+  if (inject && call_log->action == tap::Action::delay) {
+    const std::uint64_t delay = call_log->delay_ns;
+    const timespec wait{static_cast<time_t>(delay / 1'000'000'000u),
+                        static_cast<long>(delay % 1'000'000'000u)};
+    ::nanosleep(&wait, nullptr);
+  }
+  const bool failing = inject && call_log->action == tap::Action::fail;
+  const CUresult result =
+      failing ? static_cast<CUresult>(call_log->code) : function(arguments...);
+  const bool succeeded = result == CUDA_SUCCESS && !failing;
+  std::size_t index = 0;
+  (recording.argument(index++, as_number(arguments, succeeded)), ...);
+  note_fds<kCall>(recording, succeeded, arguments...);
+  recording.finish(result, failing);
+  return result;
+}
+
+bool is_this_library(const char* path) {
+  Dl_info self{};
+  struct stat ours {};
+  struct stat theirs {};
+  return ::dladdr(reinterpret_cast<const void*>(&is_this_library), &self) != 0 &&
+         ::stat(self.dli_fname, &ours) == 0 && ::stat(path, &theirs) == 0 &&
+         ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
+}
+
+void* open_next_driver() {
+  int flags = RTLD_NOW | RTLD_LOCAL;
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  flags |= RTLD_DEEPBIND;  // its calls to itself are not ours to see
+#endif
+  const char* named = std::getenv("VMMCTS_TAP_NEXT");
+  static constexpr const char* kUsual[] = {
+      "/usr/local/nvidia/lib64/libcuda.so.1", "/usr/lib/x86_64-linux-gnu/libcuda.so.1",
+      "/usr/lib/aarch64-linux-gnu/libcuda.so.1", "/usr/lib64/libcuda.so.1",
+      "/usr/lib/wsl/lib/libcuda.so.1", "/usr/lib/libcuda.so.1"};
+  std::string why = "none of the usual places has one";
+  if (named != nullptr) {
+    if (!is_this_library(named)) {
+      if (void* opened = ::dlopen(named, flags)) return opened;
+      why = ::dlerror();
+    } else {
+      why = "VMMCTS_TAP_NEXT names the tap itself";
+    }
+  } else {
+    for (const char* path : kUsual) {
+      if (::access(path, R_OK) != 0 || is_this_library(path)) continue;
+      if (void* opened = ::dlopen(path, flags)) return opened;
+      why = ::dlerror();
+    }
+  }
+  std::fprintf(stderr, "vmmcts tap: no next driver: %s; set VMMCTS_TAP_NEXT to a libcuda.so.1\n",
+               why.c_str());
+  return nullptr;
+}
+
+[[noreturn]] void give_up(const std::string& problem) {
+  std::fprintf(stderr, "vmmcts tap: %s\n", problem.c_str());
+  ::_exit(2);
+}
+
+// CALL:NTH=CODE, CALL:NTH=kill, CALL:NTH=delay NANOSECONDS
+tap::Injection parse_plan(const std::string& text) {
+  const auto colon = text.find(':');
+  const auto equals = text.find('=');
+  tap::Injection injection;
+  char* end = nullptr;
+  if (colon != std::string::npos && equals != std::string::npos && colon < equals) {
+    injection.call = text.substr(0, colon);
+    injection.nth = std::strtoull(text.c_str() + colon + 1, &end, 10);
+    const bool counted = end == text.c_str() + equals && injection.nth > 0;
+    const std::string what = text.substr(equals + 1);
+    if (counted && what == "kill") {
+      injection.action = tap::Action::kill;
+      return injection;
+    }
+    if (counted && what.starts_with("delay ")) {
+      injection.action = tap::Action::delay;
+      injection.delay_ns = std::strtoull(what.c_str() + 6, &end, 10);
+      if (*end == '\0') return injection;
+    } else if (counted) {
+      injection.code = static_cast<int>(std::strtol(what.c_str(), &end, 10));
+      if (!what.empty() && *end == '\0') return injection;
+    }
+  }
+  give_up("VMMCTS_TAP_PLAN is '" + text +
+          "'; write CALL:NTH=CODE, CALL:NTH=kill or CALL:NTH=delay NANOSECONDS");
+}
+
+}  // namespace
+
+// Calls that are passed on untouched jump through one slot each.
+#define FORWARD(symbol) extern "C" { void* tap_slot_##symbol = nullptr; }
+#include "tap/forwarded.inc"
+#undef FORWARD
+
+// (The names are pasted and quoted in place: several are macros of cuda.h.)
+#if defined(__x86_64__)
+#define FORWARD(symbol)                                                              \
+  __asm__(".text\n.globl " #symbol "\n.type " #symbol ", %function\n" #symbol ":\n"  \
+          "jmp *tap_slot_" #symbol "(%rip)\n.size " #symbol ", .-" #symbol "\n");
+#elif defined(__aarch64__)
+#define FORWARD(symbol)                                                              \
+  __asm__(".text\n.globl " #symbol "\n.type " #symbol ", %function\n" #symbol ":\n"  \
+          "adrp x16, tap_slot_" #symbol "\nldr x16, [x16, :lo12:tap_slot_" #symbol   \
+          "]\nbr x16\n.size " #symbol ", .-" #symbol "\n");
+#endif
+#include "tap/forwarded.inc"
+#undef FORWARD
+
+namespace {
+
+// The next driver's traced functions.
+struct NextCalls {
+#define TRACED(symbol, name, query, arguments) decltype(&::symbol) symbol = nullptr;
+#include "tap/traced.inc"
+#undef TRACED
+  CUresult (*get_proc_address)(const char*, void**, int, cuuint64_t) = nullptr;
+  CUresult (*get_proc_address_v2)(const char*, void**, int, cuuint64_t,
+                                  CUdriverProcAddressQueryResult*) = nullptr;
+} calls;
+
+template <class Function>
+void resolve(Function& function, const char* symbol) {
+  function = reinterpret_cast<Function>(next(symbol));
+}
+
+__attribute__((constructor)) void start() {
+  process = ::getpid();
+  ::pthread_atfork(nullptr, nullptr, [] {
+    process = ::getpid();
+    thread = 0;
+  });
+  next_driver = open_next_driver();
+#define FORWARD(symbol) tap_slot_##symbol = next(#symbol);
+#include "tap/forwarded.inc"
+#undef FORWARD
+#define TRACED(symbol, name, query, arguments) resolve(calls.symbol, #symbol);
+#include "tap/traced.inc"
+#undef TRACED
+  resolve(calls.get_proc_address, "cuGetProcAddress");
+  resolve(calls.get_proc_address_v2, "cuGetProcAddress_v2");
+  const char* path = std::getenv("VMMCTS_TAP_LOG");
+  const char* plan = std::getenv("VMMCTS_TAP_PLAN");
+  if (path == nullptr && plan == nullptr) return;
+  if (path == nullptr) give_up("VMMCTS_TAP_PLAN needs VMMCTS_TAP_LOG");
+  try {
+    std::size_t bytes = 0;
+    call_log = tap::map_log(path, kOwnLogCapacity, bytes);
+    if (plan != nullptr) tap::CallLog::open(path).inject(parse_plan(plan));
+  } catch (const std::exception& error) {
+    give_up(error.what());
+  }
+}
+
+// Our function in place of the next driver's, for a traced name that it has.
+void* wrapper_of(const char* name, void* found) {
+#define TRACED(symbol, name_, query, arguments) \
+  if (found == reinterpret_cast<void*>(calls.symbol) && std::strcmp(name, #name_) == 0) \
+    return reinterpret_cast<void*>(&::symbol);
+#include "tap/traced.inc"
+#undef TRACED
+  return found;
+}
+
+}  // namespace
+
+#define TAP_WRAP(symbol, parameters, arguments)                     \
+  TAP_EXPORT CUresult CUDAAPI symbol parameters {                   \
+    return traced<tap::kId_##symbol>(calls.symbol, TAP_UNPACK arguments); \
+  }
+#define TAP_UNPACK(...) __VA_ARGS__
+
+using Handle = CUmemGenericAllocationHandle;
+TAP_WRAP(cuMemCreate, (Handle * h, size_t n, const CUmemAllocationProp* p, unsigned long long f),
+         (h, n, p, f))
+TAP_WRAP(cuMemRelease, (Handle h), (h))
+TAP_WRAP(cuMemAddressReserve,
+         (CUdeviceptr * p, size_t n, size_t a, CUdeviceptr at, unsigned long long f),
+         (p, n, a, at, f))
+TAP_WRAP(cuMemAddressFree, (CUdeviceptr p, size_t n), (p, n))
+TAP_WRAP(cuMemMap, (CUdeviceptr p, size_t n, size_t o, Handle h, unsigned long long f),
+         (p, n, o, h, f))
+TAP_WRAP(cuMemUnmap, (CUdeviceptr p, size_t n), (p, n))
+TAP_WRAP(cuMemSetAccess, (CUdeviceptr p, size_t n, const CUmemAccessDesc* d, size_t c),
+         (p, n, d, c))
+TAP_WRAP(cuMemExportToShareableHandle,
+         (void* out, Handle h, CUmemAllocationHandleType t, unsigned long long f), (out, h, t, f))
+TAP_WRAP(cuMemImportFromShareableHandle, (Handle * h, void* os, CUmemAllocationHandleType t),
+         (h, os, t))
+TAP_WRAP(cuMemRetainAllocationHandle, (Handle * h, void* at), (h, at))
+TAP_WRAP(cuMemPoolCreate, (CUmemoryPool * p, const CUmemPoolProps* props), (p, props))
+TAP_WRAP(cuMemPoolDestroy, (CUmemoryPool p), (p))
+TAP_WRAP(cuMemPoolExportToShareableHandle,
+         (void* out, CUmemoryPool p, CUmemAllocationHandleType t, unsigned long long f),
+         (out, p, t, f))
+TAP_WRAP(cuMemPoolImportFromShareableHandle,
+         (CUmemoryPool * p, void* os, CUmemAllocationHandleType t, unsigned long long f),
+         (p, os, t, f))
+TAP_WRAP(cuMemPoolExportPointer, (CUmemPoolPtrExportData * d, CUdeviceptr p), (d, p))
+TAP_WRAP(cuMemPoolImportPointer, (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolPtrExportData* d),
+         (p, pool, d))
+TAP_WRAP(cuMemAllocFromPoolAsync, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream s),
+         (p, n, pool, s))
+TAP_WRAP(cuMemFreeAsync, (CUdeviceptr p, CUstream s), (p, s))
+TAP_WRAP(cuMemAlloc_v2, (CUdeviceptr * p, size_t n), (p, n))
+TAP_WRAP(cuMemFree_v2, (CUdeviceptr p), (p))
+TAP_WRAP(cuMemcpyHtoD_v2, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
+TAP_WRAP(cuMemcpyDtoH_v2, (void* to, CUdeviceptr from, size_t n), (to, from, n))
+TAP_WRAP(cuMemsetD8_v2, (CUdeviceptr p, unsigned char v, size_t n), (p, v, n))
+TAP_WRAP(cuMemGetAccess, (unsigned long long* f, const CUmemLocation* l, CUdeviceptr p), (f, l, p))
+TAP_WRAP(cuMemGetAllocationGranularity,
+         (size_t* g, const CUmemAllocationProp* p, CUmemAllocationGranularity_flags o), (g, p, o))
+TAP_WRAP(cuMemGetAllocationPropertiesFromHandle, (CUmemAllocationProp * p, Handle h), (p, h))
+TAP_WRAP(cuMemGetInfo_v2, (size_t* f, size_t* t), (f, t))
+
+TAP_EXPORT CUresult CUDAAPI cuGetProcAddress_v2(const char* name, void** function, int version,
+                                                cuuint64_t flags,
+                                                CUdriverProcAddressQueryResult* status) {
+  const CUresult result = calls.get_proc_address_v2(name, function, version, flags, status);
+  if (result != CUDA_SUCCESS || *function == nullptr) return result;
+  const bool itself = std::strcmp(name, "cuGetProcAddress") == 0;
+  *function = itself && *function == reinterpret_cast<void*>(calls.get_proc_address_v2)
+                  ? reinterpret_cast<void*>(&cuGetProcAddress_v2)
+                  : wrapper_of(name, *function);
+  return result;
+}
+
+#undef cuGetProcAddress
+TAP_EXPORT CUresult CUDAAPI cuGetProcAddress(const char* name, void** function, int version,
+                                             cuuint64_t flags) {
+  const CUresult result = calls.get_proc_address(name, function, version, flags);
+  if (result == CUDA_SUCCESS && *function != nullptr) *function = wrapper_of(name, *function);
+  return result;
+}
