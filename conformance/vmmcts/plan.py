@@ -12,6 +12,7 @@ from typing import Any
 from vmmcts.drivers import Driver
 from vmmcts.layout import Layout
 from vmmcts.manifest import WorkerSpec
+from vmmcts.processes import semaphore_prefix
 
 _VERSION = 1
 DEADLINE_SECONDS = 20.0
@@ -75,6 +76,7 @@ def plan_of(job: Job, layout: Layout, driver: Driver, work_dir: pathlib.Path) ->
         **job.worker.environment,
         **job.environment,
         **driver.environment(work_dir),
+        "VMMCTS_SEMAPHORE_PREFIX": semaphore_prefix(work_dir.parent),
     }
     return {
         "version": _VERSION,

@@ -138,7 +138,21 @@ def work_directory(*, keep: bool = False) -> Iterator[pathlib.Path]:
             (path / "lock").unlink(missing_ok=True)
         else:
             shutil.rmtree(path, ignore_errors=True)
+        _remove_semaphores(path)
         os.close(lock)
+
+
+def semaphore_prefix(run_dir: pathlib.Path) -> str:
+    """What the names of multiprocessing's semaphores begin with in a run.
+
+    A killed process leaves them in the system; by this name the run that made them removes them.
+    """
+    return f"/{run_dir.name}"
+
+
+def _remove_semaphores(run_dir: pathlib.Path) -> None:
+    for path in _SHARED_MEMORY.glob(f"sem.{run_dir.name}-*"):
+        path.unlink(missing_ok=True)
 
 
 def _base() -> pathlib.Path:
@@ -163,5 +177,6 @@ def _remove_abandoned(base: pathlib.Path) -> None:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 shutil.rmtree(path, ignore_errors=True)
+                _remove_semaphores(path)
             finally:
                 os.close(lock)

@@ -14,7 +14,7 @@ from vmmcts import plan, runner
 from vmmcts.drivers import Driver
 from vmmcts.layout import Layout
 from vmmcts.manifest import WorkerSpec
-from vmmcts.processes import work_directory
+from vmmcts.processes import semaphore_prefix, work_directory
 from vmmcts.runner import JobResult, Runner
 from vmmcts.tests.conftest import SOURCE, Play
 
@@ -107,6 +107,13 @@ def test_a_coordinator_that_cannot_start_is_told(
         (done,) = Runner(layout, driver, work_dir, parallel=1, program=bad).run([job])
     assert done.results == []
     assert done.troubles == ["c: the coordinator: exit status 3: no plan for me"]
+
+
+def test_semaphores_of_killed_processes_are_removed(layout: Layout) -> None:
+    with work_directory() as work_dir:
+        left = pathlib.Path(f"/dev/shm/sem.{semaphore_prefix(work_dir)[1:]}-abc")
+        left.touch()
+    assert not left.exists()
 
 
 def test_an_abandoned_directory_is_removed_by_the_next_run(
