@@ -7,6 +7,8 @@ option(VMMCTS_COVERAGE "Instrument for gcov" OFF)
 set(VMMCTS_SANITIZE "" CACHE STRING "Sanitizer: address (with undefined) or thread")
 set_property(CACHE VMMCTS_SANITIZE PROPERTY STRINGS "" address thread)
 
+# Reports and assertions name files as the repository does.
+add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
 add_compile_options(-Wall -Wextra -Wshadow -Wnon-virtual-dtor)
 if(VMMCTS_WERROR)
   add_compile_options(-Werror)

@@ -49,7 +49,8 @@ def show(report: dict[str, Any], console: Console) -> None:
     version = driver["version"]
     console.print(
         f"{escape(report['implementation'])} on {escape(driver['name'])} "
-        f"{version // 1000}.{version % 1000 // 10} {escape(driver['release'])}"
+        f"{version // 1000}.{version % 1000 // 10}"
+        f"{escape(' ' + driver['release']) if driver['release'] else ''} "
         f"({escape(report['device'])}, {report['devices']} devices): "
         f"{len(report['scenarios'])} results in {report['seconds']:.1f} s: "
         f"{styled(report['verdict'])}",
