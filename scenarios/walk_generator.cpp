@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "walk_model.hpp"
 
@@ -54,6 +55,30 @@ class Generator {
       names_ = std::max(names_, step->out);
       return *step;
     }
+  }
+
+  // Steps that look at every open buffer.
+  std::vector<Step> audit() {
+    std::vector<Step> steps;
+    const auto add = [&](Op op, int process, int object, bool makes) {
+      Step step;
+      step.op = op;
+      step.process = process;
+      step.object = object;
+      step.out = makes ? ++names_ : 0;
+      steps.push_back(step);
+      return step.out;
+    };
+    for (const auto& [id, buffer] : model_.buffers()) {
+      if (!buffer.open) continue;
+      add(Op::verify, buffer.process, id, false);
+      const int exported = add(Op::exporting, buffer.process, id, true);
+      if (buffer.is_marked(model_.memory())) continue;
+      const int imported = add(Op::importing, buffer.process, exported, true);
+      for (const Op op : {Op::verify, Op::drop}) add(op, buffer.process, imported, false);
+      add(Op::drop, buffer.process, exported, false);
+    }
+    return steps;
   }
 
  private:
@@ -207,6 +232,7 @@ Walk generate(std::uint64_t seed, int processes, int length, const Limits& limit
   Generator generator(seed, processes, limits);
   Walk walk{seed, processes, {}};
   for (int i = 0; i < length; ++i) walk.steps.push_back(generator.next());
+  for (const Step& step : generator.audit()) walk.steps.push_back(step);
   return walk;
 }
 

@@ -15,7 +15,8 @@ struct Limits {
   int parcels = 5;
 };
 
-// A walk of `length` steps that the model understands. Among them are steps that must be refused:
+// A walk of `length` steps that the model understands, and then a look at every buffer: its bytes,
+// whether it exports, and what comes back from there. Among the steps are some that must be refused:
 // the use of what is closed, the export of imported memory, the import of wrong sizes.
 Walk generate(std::uint64_t seed, int processes, int length, const Limits& limits = {});
 

@@ -163,6 +163,7 @@ std::optional<Due> Model::modify(const Step& step) {
     result.size = std::max(due.action.bytes, input->size);
     expected.clauses = expected.leak_clauses = expected.early_clauses = "GROW-02";
     expected.same_pointer_as = step.object;
+    expected.no_driver_calls = true;
   }
   expected.size = result.size;
   expected.size_clauses = expected.clauses;
@@ -238,6 +239,8 @@ std::optional<Due> Model::exporting(const Step& step) {
   if (buffer->is_marked(memory_)) {
     const std::string clauses = buffer->origin == Origin::imported ? "PROV-01" : "PROV-07";
     due.expected = refused(clauses, "RuntimeError");
+    due.expected.says = {"imported", "another process", "cannot be exported", "forward", "copy"};
+    due.expected.no_driver_calls = true;
     due.expected.fd_clauses = due.expected.leak_clauses = due.expected.early_clauses = "PROV-10";
     return due;
   }

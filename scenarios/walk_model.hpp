@@ -34,6 +34,8 @@ struct Action {
 struct Expected {
   bool ok = true;
   std::string kind = {};                  // of the error that is due; empty: any
+  std::vector<std::string> says = {};     // statements of its message, case aside
+  bool no_driver_calls = false;           // queries aside
   std::string clauses = {};
   std::optional<std::uint64_t> size = {};
   std::string size_clauses = {};

@@ -78,6 +78,8 @@ class Fake : public System {
     left_at_the_end,       // a descriptor that nothing but the end shows
     alias_moves,
     wrong_kind,
+    wrong_words,
+    alias_calls_driver,
   };
 
   Fake(int processes, Fault fault) : model_(processes, kUnit), fault_(fault) {}
@@ -104,6 +106,7 @@ class Fake : public System {
     reply.size = expected.size.value_or(0);
     reply.is_mapped = expected.is_mapped.value_or(false);
     reply.sizes = expected.sizes.value_or(std::vector<std::uint64_t>{});
+    for (const std::string& part : expected.says) reply.message += part + " ";
     reply.pointer = step.op == Op::alias ? pointers_[step.object] : 4096u * ++addresses_;
     switch (fault_) {
       case Fault::exports_grown_import:
@@ -127,6 +130,10 @@ class Fake : public System {
         break;
       case Fault::wrong_kind:
         if (!expected.ok) reply.kind = "KeyError";
+        break;
+      case Fault::wrong_words: reply.message = "no"; break;
+      case Fault::alias_calls_driver:
+        if (step.op == Op::alias) reply.calls = {"cuMemCreate"};
         break;
       case Fault::alias_write_lost:
       case Fault::none: break;
@@ -361,9 +368,10 @@ TEST_CASE("steps whose objects are gone are skipped") {
   Walk walk = generate(5, 2, 40);
   walk.steps.erase(walk.steps.begin(), walk.steps.begin() + 10);
   Fake fake(2, Fake::Fault::none);
-  std::vector<std::size_t> skipped;
-  CHECK(!play(walk, fake, &skipped));
-  CHECK(!skipped.empty());
+  Seen seen;
+  CHECK(!play(walk, fake, &seen));
+  CHECK(seen.steps > 0);
+  CHECK(seen.steps < static_cast<int>(walk.steps.size()));
 }
 
 TEST_CASE("a planted fault is found and shrunk to the shortest walk that shows it") {
@@ -378,13 +386,16 @@ TEST_CASE("a planted fault is found and shrunk to the shortest walk that shows i
        {Op::allocate, Op::exporting, Op::importing, Op::alias, Op::exporting}},
       {Fault::import_leaks, "free_memory", "PIN-05",
        {Op::allocate, Op::exporting, Op::importing, Op::drop}},
-      {Fault::alias_write_lost, "bytes", "GROW-08", {Op::allocate, Op::alias, Op::fill}},
+      {Fault::alias_write_lost, "bytes", "GROW-08", {Op::allocate, Op::alias, Op::fill, Op::verify}},
       {Fault::third_export_leaks, "fd_set", "DESC-02",
        {Op::allocate, Op::exporting, Op::exporting, Op::exporting}},
       {Fault::short_import_dies, "process", "",
        {Op::allocate, Op::exporting, Op::send, Op::receive, Op::from_fds, Op::importing}},
       {Fault::left_at_the_end, "fd_set", "DESC-04", {Op::allocate, Op::exporting, Op::importing}},
       {Fault::alias_moves, "assertion", "GROW-02", {Op::allocate, Op::alias}},
+      {Fault::alias_calls_driver, "call_trace", "GROW-02", {Op::allocate, Op::alias}},
+      {Fault::wrong_words, "error", "PROV-01",
+       {Op::allocate, Op::exporting, Op::importing, Op::exporting}},
       {Fault::wrong_kind, "error", "PROV-01",
        {Op::allocate, Op::exporting, Op::importing, Op::exporting}},
   };

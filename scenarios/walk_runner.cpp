@@ -1,6 +1,7 @@
 #include "walk_runner.hpp"
 
 #include <algorithm>
+#include <cctype>
 
 namespace cts::walk {
 namespace {
@@ -11,33 +12,29 @@ std::string listed(const std::vector<std::uint64_t>& sizes) {
   return text.empty() ? "none" : text;
 }
 
+std::string lower(std::string text) {
+  std::transform(text.begin(), text.end(), text.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return text;
+}
+
 // One walk under way.
 class Player {
  public:
   Player(const Walk& walk, System& system)
       : system_(system), model_(walk.processes, system.granule()) {}
 
-  // False when the step cannot be meant.
-  bool step(const Step& step) {
+  // Does nothing when the step cannot be meant.
+  void step(const Step& step) {
     const std::optional<Due> due = model_.apply(step);
-    if (!due) return false;
+    if (!due) return;
     const Reply reply = system_.apply(due->action);
     check_answer(*due, reply);
     if (!difference) check_state(*due);
-    return true;
+    if (!difference) count(step, reply);
   }
 
   void finish() {
-    for (const auto& [id, buffer] : model_.buffers()) {
-      if (difference) return;
-      if (!buffer.open) continue;
-      Step verify;
-      verify.op = Op::verify;
-      verify.process = buffer.process;
-      verify.object = id;
-      step(verify);
-    }
-    if (difference) return;
     if (const std::string left = system_.finish(); !left.empty()) {
       tell("fd_set", "DESC-04", "descriptors after everything was dropped: " + left);
     } else if (const std::uint64_t held = system_.held(); held != 0) {
@@ -47,8 +44,19 @@ class Player {
   }
 
   std::optional<Difference> difference;
+  Seen seen;
 
  private:
+  void count(const Step& step, const Reply& reply) {
+    ++seen.steps;
+    seen.refused += !reply.ok;
+    seen.killed += step.op == Op::kill;
+    if (step.op != Op::grow || !reply.ok) return;
+    const bool moved = reply.pointer != pointers_[step.object];
+    ++(moved ? seen.moved : seen.grown_in_place);
+    seen.imported_and_moved += moved && model_.buffers().at(step.out).is_marked(model_.memory());
+  }
+
   void tell(const std::string& witness, const std::string& clauses, const std::string& text) {
     if (!difference) difference = Difference{0, witness, clauses, text, nullptr};
   }
@@ -62,7 +70,16 @@ class Player {
                             : ": refused with " + reply.kind + ": " + reply.message));
       return;
     }
+    if (expected.no_driver_calls && !reply.calls.empty()) {
+      tell("call_trace", expected.clauses,
+           what + ": calls the driver where nothing is to be done: " + reply.calls.front());
+    }
     if (!reply.ok) {
+      for (const std::string& part : expected.says) {
+        if (lower(reply.message).find(part) != std::string::npos) continue;
+        tell("error", expected.clauses,
+             what + ": the message does not say \"" + part + "\": " + reply.message);
+      }
       if (!expected.kind.empty() && reply.kind != expected.kind) {
         tell("error", expected.clauses,
              what + ": refused with " + reply.kind + " where a " + expected.kind + " is due: " +
@@ -117,18 +134,25 @@ class Player {
 
 }  // namespace
 
-std::optional<Difference> play(const Walk& walk, System& system,
-                               std::vector<std::size_t>* skipped) {
+std::optional<Difference> play(const Walk& walk, System& system, Seen* seen) {
   std::size_t at = 0;
   std::optional<Difference> found;
   try {
     Player player(walk, system);
     for (; at < walk.steps.size() && !player.difference; ++at) {
-      if (!player.step(walk.steps[at]) && skipped != nullptr) skipped->push_back(at);
+      player.step(walk.steps[at]);
       if (player.difference) break;
     }
     if (!player.difference) player.finish();
     found = player.difference;
+    if (seen != nullptr) {
+      seen->steps += player.seen.steps;
+      seen->refused += player.seen.refused;
+      seen->grown_in_place += player.seen.grown_in_place;
+      seen->moved += player.seen.moved;
+      seen->imported_and_moved += player.seen.imported_and_moved;
+      seen->killed += player.seen.killed;
+    }
   } catch (const Lost& lost) {
     found = Difference{at, "process", "", lost.what(), lost.cause};
   }

@@ -22,6 +22,7 @@ struct Reply {
   bool is_mapped = false;
   std::vector<std::uint64_t> sizes = {};
   std::int64_t mismatch = -1;  // verify: offset of the first wrong byte
+  std::vector<std::string> calls = {};  // of the driver, queries aside; none where nobody watches
 };
 
 struct OpenFds {
@@ -64,9 +65,18 @@ struct Difference {
   }
 };
 
-// Plays the steps, verifies every buffer at the end, and drops everything. Steps that the model
-// cannot apply are skipped; `skipped`, if not null, gains their indices. None: no difference.
-std::optional<Difference> play(const Walk& walk, System& system,
-                               std::vector<std::size_t>* skipped = nullptr);
+// What walks came across, for who reads a report.
+struct Seen {
+  int steps = 0;
+  int refused = 0;
+  int grown_in_place = 0;
+  int moved = 0;
+  int imported_and_moved = 0;
+  int killed = 0;
+};
+
+// Plays the steps and drops everything. Steps that the model
+// cannot apply are skipped. None: no difference.
+std::optional<Difference> play(const Walk& walk, System& system, Seen* seen = nullptr);
 
 }  // namespace cts::walk

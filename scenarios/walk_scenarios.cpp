@@ -16,19 +16,21 @@ using Clock = std::chrono::steady_clock;
 using walk::Difference;
 using walk::Walk;
 
-constexpr int kSeeds = 8;     // of each scenario, when the plan does not say how many
-constexpr int kLength = 60;   // steps of a walk
+constexpr int kSeeds = 12;    // of each scenario, when the plan does not say how many
+constexpr int kLength = 100;  // steps of a walk, before the look at the end
 constexpr auto kNoteEvery = std::chrono::seconds(30);  // so that a long run is not taken for stuck
 
-std::optional<Difference> played(Session& session, const Walk& walk) {
+std::optional<Difference> played(Session& session, const Walk& walk, walk::Seen* seen = nullptr) {
   walk::WorkerSystem system(session, walk.processes);
-  return walk::play(walk, system);
+  return walk::play(walk, system, seen);
 }
 
 // Looks for a shorter walk with the fault, keeps it in a file, and records it all.
 void report(Scenario& s, Walk walk, Difference difference) {
-  const std::string before = std::to_string(walk.steps.size());
-  const std::string at = std::to_string(difference.step + 1);
+  const std::string length = std::to_string(walk.steps.size());
+  const std::string where = difference.step < walk.steps.size()
+                                ? "step " + std::to_string(difference.step + 1) + " of " + length
+                                : "the end of " + length + " steps";
   if (difference.step < walk.steps.size()) walk.steps.resize(difference.step + 1);
   const auto stop = Clock::now() + s.plan().walk_shrink;
   const Walk shortest = walk::shrink(
@@ -45,27 +47,28 @@ void report(Scenario& s, Walk walk, Difference difference) {
                            std::to_string(walk.processes) + ".json";
   walk::save(shortest, difference.text, path);
   s.evidence(difference.clauses, difference.witness,
-             difference.text + " [seed " + std::to_string(walk.seed) + ", step " + at + " of " +
-                 before + "; shortest walk found: " + to_string(shortest.steps) +
+             difference.text + " [seed " + std::to_string(walk.seed) + ", " + where +
+                 "; shortest walk found: " + to_string(shortest.steps) +
                  "; to replay it: walk_replay " + path + "]");
   if (difference.lost) std::rethrow_exception(difference.lost);
 }
 
 // True when the walk shows nothing wrong.
-bool walked(Scenario& s, const Walk& walk) {
-  const auto difference = played(s.session(), walk);
+bool walked(Scenario& s, const Walk& walk, walk::Seen& seen) {
+  const auto difference = played(s.session(), walk, &seen);
   if (difference) report(s, walk, *difference);
   return !difference;
 }
 
 void run_walks(Scenario& s, int processes) {
+  walk::Seen seen;
   if (!s.plan().walk_replay.empty()) {
     const Walk walk = walk::load(s.plan().walk_replay);
     if (walk.processes != processes) {
       throw NotExercised("the walk to replay is of " + std::to_string(walk.processes) +
                          " processes");
     }
-    if (walked(s, walk)) s.note("the replayed walk shows nothing wrong");
+    if (walked(s, walk, seen)) s.note("the replayed walk shows nothing wrong");
     return;
   }
   {
@@ -83,13 +86,16 @@ void run_walks(Scenario& s, int processes) {
   const std::uint64_t count = s.plan().walk_seeds.value_or(kSeeds);
   auto noted = Clock::now();
   for (std::uint64_t seed = first; seed - first < count; ++seed) {
-    if (!walked(s, walk::generate(seed, processes, kLength))) return;
+    if (!walked(s, walk::generate(seed, processes, kLength), seen)) return;
     if (Clock::now() - noted < kNoteEvery) continue;
     noted = Clock::now();
     s.note("walked the seeds up to " + std::to_string(seed));
   }
-  s.note(std::to_string(count) + " walks of " + std::to_string(kLength) + " steps, from seed " +
-         std::to_string(first));
+  s.note(std::to_string(count) + " walks from seed " + std::to_string(first) + ": " +
+         std::to_string(seen.steps) + " steps, " + std::to_string(seen.refused) + " refusals, " +
+         std::to_string(seen.grown_in_place) + " grows in place, " + std::to_string(seen.moved) +
+         " moves, " + std::to_string(seen.imported_and_moved) + " of them of imported memory, " +
+         std::to_string(seen.killed) + " processes killed");
 }
 
 }  // namespace

@@ -74,7 +74,9 @@ class Shrinker {
       };
       attempt([](Step& step) { step.less = 0; });
       attempt([](Step& step) { step.flaw = Flaw::none; });
-      attempt([](Step& step) { step.granules = std::min(step.granules, 1); });
+      for (const int most : {1, 2}) {
+        attempt([most](Step& step) { step.granules = std::min(step.granules, most); });
+      }
       attempt([](Step& step) { step.seed = std::min(step.seed, 1); });
       for (std::size_t at = walk_.steps[i].order.size(); at-- > 0;) {
         attempt([at](Step& step) {

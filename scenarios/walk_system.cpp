@@ -5,6 +5,15 @@
 namespace cts::walk {
 namespace {
 
+// The driver calls of an answer, queries aside.
+template <class T>
+Reply with_calls(Reply reply, const Answer<T>& answer) {
+  for (const tap::Call& call : answer.calls) {
+    if (!tap::is_query(call.name)) reply.calls.emplace_back(call.name);
+  }
+  return reply;
+}
+
 Reply refused(const Error& error) {
   Reply reply;
   reply.ok = false;
@@ -83,18 +92,18 @@ Reply WorkerSystem::answer(const Action& action) {
 }
 
 Reply WorkerSystem::make_buffer(const Step& step, const Answer<cts::Buffer>& answer) {
-  if (!answer.ok()) return refused(answer.error());
+  if (!answer.ok()) return with_calls(refused(answer.error()), answer);
   const cts::Buffer& made = answer.value();
   buffers_[step.out] = made;
   Reply reply;
   reply.pointer = made.pointer;
   reply.size = made.size;
   reply.is_mapped = made.is_mapped;
-  return reply;
+  return with_calls(reply, answer);
 }
 
 Reply WorkerSystem::make_descriptor(const Step& step, const Answer<Descriptor>& answer) {
-  if (!answer.ok()) return refused(answer.error());
+  if (!answer.ok()) return with_calls(refused(answer.error()), answer);
   const Descriptor& made = answer.value();
   descriptors_[step.out] = made;
   processes_.at(step.process).told.insert(made.fds.begin(), made.fds.end());
