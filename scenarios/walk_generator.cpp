@@ -37,11 +37,11 @@ class Dice {
 };
 
 constexpr std::array kWeights{
-    std::pair{Op::allocate, 10},  std::pair{Op::alias, 6},   std::pair{Op::grow, 11},
-    std::pair{Op::fill, 14},      std::pair{Op::verify, 12}, std::pair{Op::exporting, 14},
-    std::pair{Op::send, 11},      std::pair{Op::lose, 1},    std::pair{Op::receive, 14},
-    std::pair{Op::from_fds, 14},  std::pair{Op::importing, 16},
-    std::pair{Op::close, 6},      std::pair{Op::drop, 14},   std::pair{Op::kill, 1}};
+    std::pair{Op::allocate, 8},   std::pair{Op::alias, 8},      std::pair{Op::grow, 12},
+    std::pair{Op::fill, 16},      std::pair{Op::verify, 10},    std::pair{Op::exporting, 14},
+    std::pair{Op::send, 14},      std::pair{Op::lose, 1},       std::pair{Op::receive, 18},
+    std::pair{Op::from_fds, 18},  std::pair{Op::importing, 22}, std::pair{Op::close, 10},
+    std::pair{Op::drop, 16},      std::pair{Op::kill, 1}};
 
 class Generator {
  public:
@@ -57,8 +57,8 @@ class Generator {
     }
   }
 
-  // Steps that look at every open buffer.
-  std::vector<Step> audit() {
+  // Steps that look at every open buffer, and close everything in some order.
+  std::vector<Step> end() {
     std::vector<Step> steps;
     const auto add = [&](Op op, int process, int object, bool makes) {
       Step step;
@@ -69,14 +69,38 @@ class Generator {
       steps.push_back(step);
       return step.out;
     };
+    std::vector<std::pair<int, int>> open;  // processes and their objects
+    std::vector<std::pair<int, int>> buffers;
     for (const auto& [id, buffer] : model_.buffers()) {
       if (!buffer.open) continue;
+      open.emplace_back(buffer.process, id);
+      buffers.emplace_back(buffer.process, id);
       add(Op::verify, buffer.process, id, false);
       const int exported = add(Op::exporting, buffer.process, id, true);
       if (buffer.is_marked(model_.memory())) continue;
       const int imported = add(Op::importing, buffer.process, exported, true);
-      for (const Op op : {Op::verify, Op::drop}) add(op, buffer.process, imported, false);
+      add(Op::verify, buffer.process, imported, false);
+      add(Op::close, buffer.process, imported, false);
       add(Op::drop, buffer.process, exported, false);
+    }
+    for (const auto& [id, fds] : model_.fd_holders()) {
+      if (fds.what == Fds::What::parcel) {
+        add(Op::lose, 0, id, false);
+      } else {
+        open.emplace_back(fds.process, id);
+      }
+    }
+    while (!open.empty()) {
+      const auto at = open.begin() + dice_.below(static_cast<int>(open.size()));
+      const auto [process, object] = *at;
+      open.erase(at);
+      const bool raw = model_.fd_holders().contains(object) &&
+                       model_.fd_holders().at(object).what == Fds::What::raw;
+      add(raw || dice_.one_in(2) ? Op::drop : Op::close, process, object, false);
+      std::erase(buffers, std::pair{process, object});
+      if (buffers.empty()) continue;
+      const auto [owner, buffer] = buffers[dice_.below(static_cast<int>(buffers.size()))];
+      add(Op::verify, owner, buffer, false);
     }
     return steps;
   }
@@ -92,14 +116,17 @@ class Generator {
     return Op::drop;
   }
 
-  // One of the objects that `wanted` takes, 0 if there is none.
+  // One of the objects that `wanted` takes, 0 if there is none. Young ones come more often, so that
+  // shares get to their end and chains get long.
   template <class Objects, class Wanted>
   int one_of(const Objects& objects, Wanted wanted) {
     std::vector<int> found;
     for (const auto& [id, object] : objects) {
       if (wanted(object)) found.push_back(id);
     }
-    return found.empty() ? 0 : found[dice_.below(static_cast<int>(found.size()))];
+    if (found.empty()) return 0;
+    const int count = static_cast<int>(found.size());
+    return found[std::max(dice_.below(count), dice_.below(count))];
   }
   int buffer(int process) {
     return one_of(model_.buffers(), [&](const Buffer& b) { return b.process == process; });
@@ -185,7 +212,7 @@ class Generator {
     if (!room_for_buffer(step.process)) return std::nullopt;
     step.out = names_ + 1;
     step.less = kLess[dice_.below(kLess.size())];
-    step.granules = 1 + dice_.below(3);
+    step.granules = dice_.one_in(2) ? 1 : 1 + dice_.below(3);
     if (step.op == Op::allocate) {
       if (dice_.one_in(20)) step.granules = step.less = 0;
     } else {
@@ -232,7 +259,7 @@ Walk generate(std::uint64_t seed, int processes, int length, const Limits& limit
   Generator generator(seed, processes, limits);
   Walk walk{seed, processes, {}};
   for (int i = 0; i < length; ++i) walk.steps.push_back(generator.next());
-  for (const Step& step : generator.audit()) walk.steps.push_back(step);
+  for (const Step& step : generator.end()) walk.steps.push_back(step);
   return walk;
 }
 

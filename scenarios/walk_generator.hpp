@@ -15,9 +15,10 @@ struct Limits {
   int parcels = 5;
 };
 
-// A walk of `length` steps that the model understands, and then a look at every buffer: its bytes,
-// whether it exports, and what comes back from there. Among the steps are some that must be refused:
-// the use of what is closed, the export of imported memory, the import of wrong sizes.
+// A walk of `length` steps that the model understands; then a look at every buffer: its bytes, whether
+// it exports, and what comes back from there; then everything closes in some order. Among the steps
+// are some that must be refused: the use of what is closed, the export of imported memory, the
+// import of wrong sizes.
 Walk generate(std::uint64_t seed, int processes, int length, const Limits& limits = {});
 
 }  // namespace cts::walk

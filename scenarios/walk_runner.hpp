@@ -59,9 +59,12 @@ struct Difference {
   std::string text = {};
   std::exception_ptr lost = nullptr;  // what ended a process, if that is it
 
-  // Whether it is another sight of one fault. Wrong bytes are seen through any buffer.
+  // Whether it is another sight of one fault. Wrong bytes are seen through any buffer, and an error
+  // is one by its area of clauses.
   bool same_fault(const Difference& other) const {
-    return witness == other.witness && (witness == "bytes" || clauses == other.clauses);
+    if (witness != other.witness) return false;
+    if (witness == "error") return clauses.substr(0, 4) == other.clauses.substr(0, 4);
+    return witness == "bytes" || clauses == other.clauses;
   }
 };
 

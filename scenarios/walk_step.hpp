@@ -22,7 +22,7 @@ enum class Op {
   importing, // process, object (descriptor), out (buffer)
   close,     // process, object (buffer or descriptor): its own close; it can be named on
   drop,      // process, object (buffer, descriptor or raw fds): given up
-  kill,      // process: SIGKILL; another one takes its place
+  kill,      // process: SIGKILL; its next step starts another one
 };
 
 // What from_fds is told wrong, so that an import must be refused.

@@ -42,7 +42,7 @@ WorkerSystem::WorkerSystem(Session& session, int processes) : session_(session) 
 
 WorkerSystem::~WorkerSystem() {
   for (Process& process : processes_) {
-    if (process.pooled.worker) session_.end(std::move(process.pooled));
+    if (!process.killed()) session_.end(std::move(process.pooled));
   }
 }
 
@@ -51,6 +51,12 @@ WorkerSystem::Process WorkerSystem::start() {
   process.resource = process.worker().resource().value();
   process.at_start = process.worker().fds();
   return process;
+}
+
+WorkerSystem::Process& WorkerSystem::alive(int process) {
+  Process& found = processes_.at(process);
+  if (found.killed()) found = start();
+  return found;
 }
 
 Reply WorkerSystem::apply(const Action& action) {
@@ -65,7 +71,11 @@ Reply WorkerSystem::apply(const Action& action) {
 
 Reply WorkerSystem::answer(const Action& action) {
   const Step& step = action.step;
-  Process& process = processes_.at(step.process);
+  if (step.op == Op::lose) {
+    parcels_.erase(step.object);
+    return {};
+  }
+  Process& process = alive(step.process);
   Worker& worker = process.worker();
   switch (step.op) {
     case Op::allocate:
@@ -79,7 +89,7 @@ Reply WorkerSystem::answer(const Action& action) {
     case Op::exporting:
       return make_descriptor(step, worker.export_descriptor(buffers_.at(step.object)));
     case Op::send: return send(step);
-    case Op::lose: parcels_.erase(step.object); return {};
+    case Op::lose: break;
     case Op::receive: return receive(step);
     case Op::from_fds: return from_fds(action);
     case Op::importing:
@@ -185,12 +195,13 @@ Reply WorkerSystem::kill(const Step& step) {
   Process& process = processes_.at(step.process);
   process.worker().kill();
   session_.end(std::move(process.pooled));
-  process = start();
+  process = {};
   return {};
 }
 
 OpenFds WorkerSystem::fds(int process) {
   Process& of = processes_.at(process);
+  if (of.killed()) return {};
   const FdSet now = of.worker().fds();
   const std::vector<int> added = now.added_since(of.at_start);
   OpenFds open{added.size(), now.changes_since(of.at_start), ""};
@@ -210,6 +221,7 @@ std::string WorkerSystem::finish() {
   parcels_.clear();
   std::string left;
   for (std::size_t i = 0; i < processes_.size(); ++i) {
+    if (processes_[i].killed()) continue;
     try {
       const std::string of_one = session_.give_back(std::move(processes_[i].pooled));
       if (!of_one.empty()) left += std::string(1, static_cast<char>('A' + i)) + ": " + of_one + " ";

@@ -33,8 +33,11 @@ class WorkerSystem : public System {
     FdSet at_start = {};
     std::set<int> told = {};  // numbers of descriptors that answers told
     Worker& worker() { return *pooled.worker; }
+    bool killed() const { return pooled.worker == nullptr; }
   };
   Process start();
+  // The process, started anew if it was killed.
+  Process& alive(int process);
 
   Reply answer(const Action& action);
   Reply make_buffer(const Step& step, const Answer<cts::Buffer>& answer);
