@@ -1,8 +1,11 @@
 // The model knows what is due, and what is planted in a system is found and shrunk to its core.
 #include <catch2_compat.hpp>
 #include <cstdio>
+#include <cstdlib>
+#include <fstream>
 #include <set>
 
+#include "coordinator/plan.hpp"
 #include "walk_generator.hpp"
 #include "walk_model.hpp"
 #include "walk_runner.hpp"
@@ -431,4 +434,37 @@ TEST_CASE("a shrink ends when it is told, with a walk that fails") {
   const Walk untouched = shrink(
       walk, [](const Walk&) { return true; }, [] { return true; });
   CHECK(untouched.steps == walk.steps);
+}
+
+TEST_CASE("a plan says how to walk, and the environment does where it does not") {
+  const std::string path = "walk_plan_test.json";
+  const auto load_with = [&](const nlohmann::json& options) {
+    nlohmann::json plan = {{"version", 1}, {"implementation", "i"}, {"worker", "c"},
+                           {"kind", "c"},  {"driver", "d"},         {"work_dir", "w"},
+                           {"events", "e"}};
+    for (const char* list : {"command", "profiles", "observer"}) {
+      plan[list] = std::vector<std::string>{"x"};
+    }
+    plan.update(options);
+    std::ofstream(path) << plan;
+    return cts::Plan::load(path);
+  };
+  const cts::Plan plain = load_with(nlohmann::json::object());
+  CHECK(!plain.walk_seeds);
+  CHECK(plain.walk_first_seed == 1);
+  CHECK(plain.walk_replay.empty());
+  CHECK(plain.walk_failures == "w");
+  CHECK(plain.walk_shrink == std::chrono::seconds(10));
+  ::setenv("VMMCTS_WALK_SEEDS", "12", 1);
+  ::setenv("VMMCTS_WALK_FAILURES", "kept", 1);
+  CHECK(load_with(nlohmann::json::object()).walk_seeds == std::uint64_t{12});
+  const cts::Plan told = load_with({{"walk_seeds", 5}, {"walk_replay", "walk.json"}});
+  CHECK(told.walk_seeds == std::uint64_t{5});
+  CHECK(told.walk_replay == "walk.json");
+  CHECK(told.walk_failures == "kept");
+  ::unsetenv("VMMCTS_WALK_FAILURES");
+  ::setenv("VMMCTS_WALK_SEEDS", "many", 1);
+  CHECK_THROWS_WITH(load_with(nlohmann::json::object()), "walk_seeds is a number, not many");
+  ::unsetenv("VMMCTS_WALK_SEEDS");
+  std::remove(path.c_str());
 }

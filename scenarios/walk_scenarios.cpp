@@ -16,7 +16,7 @@ using Clock = std::chrono::steady_clock;
 using walk::Difference;
 using walk::Walk;
 
-constexpr int kSeeds = 12;    // of each scenario, when the plan does not say how many
+constexpr int kSeeds = 8;    // of each scenario, when the plan does not say how many
 constexpr int kLength = 100;  // steps of a walk, before the look at the end
 constexpr auto kNoteEvery = std::chrono::seconds(30);  // so that a long run is not taken for stuck
 
