@@ -30,6 +30,13 @@ struct Plan {
   std::string work_dir;
   std::string events;
   std::vector<std::string> scenarios;  // names; empty means all
+
+  // Random walks (scenarios/WALKS.md).
+  std::optional<std::uint64_t> walk_seeds;    // how many; none: the scenario's own number
+  std::uint64_t walk_first_seed = 1;
+  std::string walk_replay;                    // a file with a walk to play instead, or empty
+  std::string walk_failures;                  // directory of such files; work_dir by default
+  std::chrono::milliseconds walk_shrink{10000};  // time to look for a shorter walk
 };
 
 }  // namespace cts
