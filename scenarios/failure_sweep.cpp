@@ -59,7 +59,7 @@ int sweep(Scenario& s, Fixture& fixture, const Operation& operation, int code) {
                                .action = tap::Action::fail, .code = code});
     const auto failed = operation.run(fixture);
     const bool fired = worker.call_log()->injections_fired() > 0;
-    worker.call_log()->clear_injection();
+    worker.call_log()->clear_injections();
     if (!fired) {
       s.check(operation.clauses, failed.ok(), "the operation works when nothing fails");
       if (failed.ok()) worker.drop(failed.value()).value();
@@ -145,6 +145,6 @@ VMMCTS_SCENARIO("core", "failure sweep: canary of the injection", "") {
   s.check("", !failed.ok(), "an injected failure reaches the implementation");
   s.check_equal("", "injections that fired", worker.call_log()->injections_fired(),
                 std::uint64_t{1});
-  worker.call_log()->clear_injection();
+  worker.call_log()->clear_injections();
   s.check("", worker.allocate(resource, 1).ok(), "a cleared injection does not");
 }

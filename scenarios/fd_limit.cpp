@@ -3,12 +3,6 @@
 
 using namespace cts;
 
-namespace {
-
-constexpr int kOperatingSystem = 304;  // CUDA_ERROR_OPERATING_SYSTEM, measured on an H200
-
-}  // namespace
-
 VMMCTS_SCENARIO("core", "fd limit: export with no free slot fails cleanly and works again",
                 "[EXP-02][EXP-06]") {
   Worker& exporter = s.worker("exporter");
@@ -21,8 +15,7 @@ VMMCTS_SCENARIO("core", "fd limit: export with no free slot fails cleanly and wo
   s.check_fds("EXP-02", exporter, before, "after the refused export");
   s.check_error("EXP-02", refused, "RuntimeError");
   s.check_error("EXP-06", refused, "RuntimeError", {"cuMemExportToShareableHandle", "limit"});
-  s.check_equal("EXP-02", "the driver's status", refused.ok() ? 0 : refused.error().cuda,
-                kOperatingSystem);
+  check_status(s, "EXP-02", refused, "cuMemExportToShareableHandle");
   s.check_bytes("EXP-02", exporter, buffer, 41, "after the refused export");
   exporter.restore_fd_limit();
   const auto again = exporter.export_descriptor(buffer);
@@ -44,8 +37,7 @@ VMMCTS_SCENARIO("core", "fd limit: k free slots and more allocations leave nothi
       const auto refused = exporter.export_descriptor(buffer);
       s.check_fds("EXP-03 DESC-11", exporter, before, "after the refused export");
       s.check_error("EXP-03", refused, "RuntimeError", {"limit"});
-      s.check_equal("DESC-11", "the driver's status", refused.ok() ? 0 : refused.error().cuda,
-                    kOperatingSystem);
+      check_status(s, "DESC-11", refused, "cuMemExportToShareableHandle");
       exporter.restore_fd_limit();
       s.check_bytes("DESC-11", exporter, buffer, 42, "after the refused export");
       const Descriptor again = exporter.export_descriptor(buffer).value();

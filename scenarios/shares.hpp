@@ -44,7 +44,20 @@ struct Grown {
 Grown grow_along(Worker& worker, const Resource& resource, GrowPath path,
                  const std::function<Buffer()>& make);
 
-// Numbers of `calls` that are the given driver call.
+// Those of `calls` that are the given driver call.
 std::vector<tap::Call> only(const std::vector<tap::Call>& calls, std::string_view name);
+
+// The answer is an error with the status that the last call of this name answered with; without a
+// tap, with any.
+template <class T>
+void check_status(Scenario& s, std::string_view clauses, const Answer<T>& answer,
+                  std::string_view name) {
+  const int status = answer.ok() ? 0 : answer.error().cuda;
+  const auto calls = only(answer.calls, name);
+  s.check(clauses, status != 0, answer.operation() + " fails with a status of the driver");
+  if (!s.plan().tap) return;
+  s.check_equal(clauses, "the status of " + std::string(name), status,
+                calls.empty() ? 0 : calls.back().result);
+}
 
 }  // namespace cts

@@ -95,6 +95,7 @@ void Session::account(const PooledWorker& worker, bool born) {
 }
 
 std::string Session::give_back(PooledWorker worker) {
+  if (worker.worker->call_log() != nullptr) worker.worker->call_log()->clear_injections();
   const auto reset = worker.worker->call("reset");
   const std::string left = reset.ok() ? worker.worker->fds().changes_since(worker.clean_fds)
                                       : reset.error().to_string();

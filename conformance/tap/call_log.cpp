@@ -127,18 +127,24 @@ std::vector<Call> CallLog::calls_since(std::uint64_t position) const {
 }
 
 void CallLog::inject(const Injection& injection) {
-  clear_injection();
-  header_->target =
-      injection.call == "*" ? kAnyCall
-                            : static_cast<std::uint32_t>(&kind_of(injection.call) - kCallKinds);
-  header_->action = injection.action;
-  header_->code = injection.code;
-  header_->delay_ns = injection.delay_ns;
-  header_->remaining.store(static_cast<std::int64_t>(injection.nth), std::memory_order_release);
+  const std::uint32_t at = header_->injections.load(std::memory_order_acquire);
+  if (at == kInjections) {
+    throw std::length_error("more than " + std::to_string(kInjections) + " injections at once");
+  }
+  InjectionSlot& slot = header_->slots[at];
+  slot.target = injection.call == "*"
+                    ? kAnyCall
+                    : static_cast<std::uint32_t>(&kind_of(injection.call) - kCallKinds);
+  slot.action = injection.action;
+  slot.code = injection.code;
+  slot.delay_ns = injection.delay_ns;
+  slot.remaining.store(static_cast<std::int64_t>(injection.nth), std::memory_order_release);
+  header_->injections.store(at + 1, std::memory_order_release);
 }
 
-void CallLog::clear_injection() {
-  header_->remaining.store(0, std::memory_order_release);
+void CallLog::clear_injections() {
+  header_->injections.store(0, std::memory_order_release);
+  for (InjectionSlot& slot : header_->slots) slot.remaining.store(0, std::memory_order_release);
   header_->fired.store(0, std::memory_order_release);
 }
 

@@ -20,6 +20,7 @@ struct LogHeader;  // log_layout.hpp
 struct Record;
 
 constexpr std::size_t kArguments = 6;
+constexpr std::size_t kInjections = 8;
 
 // One driver call. Arguments are numbers as passed; an output is the value that came back (0 when
 // the call failed). `result` is the CUresult, kUnfinished when the process died inside the call.
@@ -49,7 +50,7 @@ bool is_query(std::string_view name);
 
 enum class Action : std::uint32_t { fail = 1, delay = 2, kill = 3 };
 
-// What to do to the nth call of a kind, counted from when it is set.
+// What to do to the nth call of a kind, counted from when it is added.
 struct Injection {
   std::string call = "*";     // a name of traced.inc; "*" is every one that is no query
   std::uint64_t nth = 1;
@@ -76,11 +77,14 @@ class CallLog {
   // More calls were made than the log has room for.
   bool overflowed() const;
 
-  // Sets what is injected next, in every process that writes this log. Throws
-  // std::invalid_argument for an unknown call.
+  // Adds to what is injected, in every process that writes this log. Each injection counts the calls
+  // of its kind from now on and is carried out once; where two fall on one call, the earlier one is.
+  // Throws std::invalid_argument for an unknown call, std::length_error for more than
+  // kInjections at once.
   void inject(const Injection& injection);
-  void clear_injection();
-  // How often the injection that was set last has been carried out: 0 or 1.
+  // Takes every injection back.
+  void clear_injections();
+  // How many have been carried out since they were last cleared.
   std::uint64_t injections_fired() const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace tap {
 
-constexpr std::uint64_t kLogMagic = 0x1'5041'5453'5443;  // "CTSTAP", version 1 above it
+constexpr std::uint64_t kLogMagic = 0x2'5041'5453'5443;  // "CTSTAP", version 2 above it
 constexpr std::size_t kHeaderBytes = 4096;
 
 enum CallId : std::uint16_t {
@@ -44,18 +44,23 @@ struct Record {
   std::uint16_t injected;
 };
 
-struct LogHeader {
-  std::uint64_t magic;
-  std::uint64_t capacity;
-  std::atomic<std::uint64_t> next;
-  // The injection: written while `remaining` is 0, armed by setting `remaining` to nth. Whoever
-  // counts it down to 0 carries it out.
+// Written while `remaining` is 0, armed by setting it to nth. Whoever counts it down to 0 carries it
+// out.
+struct InjectionSlot {
   std::atomic<std::int64_t> remaining;
-  std::atomic<std::uint64_t> fired;
   std::uint32_t target;  // a CallId, or kAnyCall
   Action action;
   std::int32_t code;
   std::uint64_t delay_ns;
+};
+
+struct LogHeader {
+  std::uint64_t magic;
+  std::uint64_t capacity;
+  std::atomic<std::uint64_t> next;
+  std::atomic<std::uint64_t> fired;
+  std::atomic<std::uint32_t> injections;  // slots in use, from the first on
+  InjectionSlot slots[kInjections];
 
   Record* records() {
     return reinterpret_cast<Record*>(reinterpret_cast<char*>(this) + kHeaderBytes);

@@ -52,14 +52,19 @@ void* next(const char* symbol) {
   return found != nullptr ? found : reinterpret_cast<void*>(not_in_driver);
 }
 
-// Whether this call is the one to do something to.
-bool due(std::uint16_t call) {
-  if (call_log->remaining.load(std::memory_order_acquire) <= 0) return false;
-  const std::uint32_t target = call_log->target;
-  if (target == tap::kAnyCall ? tap::kCallKinds[call].query : target != call) return false;
-  if (call_log->remaining.fetch_sub(1, std::memory_order_acq_rel) != 1) return false;
-  call_log->fired.fetch_add(1, std::memory_order_acq_rel);
-  return true;
+// What is to be done to this call, if anything. Every injection of its kind counts it.
+const tap::InjectionSlot* due(std::uint16_t call) {
+  const tap::InjectionSlot* found = nullptr;
+  const std::uint32_t armed = call_log->injections.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < armed; ++i) {
+    tap::InjectionSlot& slot = call_log->slots[i];
+    if (slot.remaining.load(std::memory_order_acquire) <= 0) continue;
+    if (slot.target == tap::kAnyCall ? tap::kCallKinds[call].query : slot.target != call) continue;
+    if (slot.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1 || found != nullptr) continue;
+    call_log->fired.fetch_add(1, std::memory_order_acq_rel);
+    found = &slot;
+  }
+  return found;
 }
 
 // One call's record, begun before the call so that a kill inside it shows.
@@ -134,17 +139,17 @@ template <std::uint16_t kCall, class... Arguments>
 CUresult traced(CUresult (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
   if (call_log == nullptr) return function(arguments...);
   Recording recording(kCall, now_ns());
-  const bool inject = due(kCall);
-  if (inject && call_log->action == tap::Action::kill) ::raise(SIGKILL);
-  if (inject && call_log->action == tap::Action::delay) {
-    const std::uint64_t delay = call_log->delay_ns;
+  const tap::InjectionSlot* injected = due(kCall);
+  if (injected != nullptr && injected->action == tap::Action::kill) ::raise(SIGKILL);
+  if (injected != nullptr && injected->action == tap::Action::delay) {
+    const std::uint64_t delay = injected->delay_ns;
     const timespec wait{static_cast<time_t>(delay / 1'000'000'000u),
                         static_cast<long>(delay % 1'000'000'000u)};
     ::nanosleep(&wait, nullptr);
   }
-  const bool failing = inject && call_log->action == tap::Action::fail;
+  const bool failing = injected != nullptr && injected->action == tap::Action::fail;
   const CUresult result =
-      failing ? static_cast<CUresult>(call_log->code) : function(arguments...);
+      failing ? static_cast<CUresult>(injected->code) : function(arguments...);
   const bool succeeded = result == CUDA_SUCCESS && !failing;
   std::size_t index = 0;
   (recording.argument(index++, as_number(arguments, succeeded)), ...);
