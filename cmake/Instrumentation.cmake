@@ -14,9 +14,20 @@ if(VMMCTS_WERROR)
   add_compile_options(-Werror)
 endif()
 
+# The harness spends its time waiting for drivers and workers: it is built to be built soon. What is
+# measured (reference, tap) asks for more.
+if(CMAKE_BUILD_TYPE STREQUAL RelWithDebInfo)
+  add_compile_options(-O1 -g1)
+endif()
+
+if(VMMCTS_SANITIZE)
+  # GCC sees uninitialized values in instrumented code that has none.
+  add_compile_options(-Wno-maybe-uninitialized)
+endif()
 if(VMMCTS_SANITIZE STREQUAL "address")
+  # The check of vptr asks a pipe what memory can be read: it has none at the limit of descriptors.
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=undefined
-                      -fno-omit-frame-pointer)
+                      -fno-sanitize=vptr -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
 elseif(VMMCTS_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)

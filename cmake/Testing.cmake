@@ -1,20 +1,15 @@
 # Test helpers.
-#   catch2_headers              Catch2 without a main(); include "catch2_compat.hpp"
-#   catch2_main                 Catch2 with a main(), for 2.13 and 3.x; include "catch2_compat.hpp"
+#   catch2_runner               Catch2 2.13 or 3.x, without a main(); include "catch2_compat.hpp"
+#   catch2_main                 the same with a main()
 #   vmmcts_add_test(NAME n LABELS l... [TIMEOUT s] [ENVIRONMENT e...] COMMAND c...)
 #                               a CTest test over the software driver in a private device directory
 find_package(Catch2 REQUIRED)
 set(VMMCTS_CATCH2_DIR "${CMAKE_CURRENT_LIST_DIR}/catch2")
-add_library(catch2_headers INTERFACE)
-target_link_libraries(catch2_headers INTERFACE Catch2::Catch2)
-target_include_directories(catch2_headers INTERFACE "${VMMCTS_CATCH2_DIR}")
-if(TARGET Catch2::Catch2WithMain)
-  add_library(catch2_main INTERFACE)
-  target_link_libraries(catch2_main INTERFACE Catch2::Catch2WithMain catch2_headers)
-else()
-  add_library(catch2_main STATIC "${VMMCTS_CATCH2_DIR}/catch2_main.cpp")
-  target_link_libraries(catch2_main PUBLIC catch2_headers)
-endif()
+add_library(catch2_runner STATIC "${VMMCTS_CATCH2_DIR}/run_catch2.cpp")
+target_link_libraries(catch2_runner PUBLIC Catch2::Catch2)
+target_include_directories(catch2_runner PUBLIC "${VMMCTS_CATCH2_DIR}")
+add_library(catch2_main STATIC "${VMMCTS_CATCH2_DIR}/catch2_main.cpp")
+target_link_libraries(catch2_main PUBLIC catch2_runner)
 
 function(vmmcts_add_test)
   cmake_parse_arguments(T "" "NAME;TIMEOUT" "LABELS;ENVIRONMENT;COMMAND" ${ARGN})

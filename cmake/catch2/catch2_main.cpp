@@ -1,2 +1,3 @@
-#define CATCH_CONFIG_MAIN
-#include <catch2/catch.hpp>
+#include "catch2_compat.hpp"
+
+int main(int argc, char** argv) { return run_catch2(argc, argv); }

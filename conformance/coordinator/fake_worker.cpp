@@ -39,7 +39,10 @@ int main(int, char** argv) {
     return cts::Reply{};
   });
   server.add("misbehave", [&](cts::Message& request) -> cts::Reply {
-    if (behaviour == "crash") ::raise(SIGSEGV);
+    if (behaviour == "crash") {
+      ::signal(SIGSEGV, SIG_DFL);  // a sanitizer would answer it
+      ::raise(SIGSEGV);
+    }
     if (behaviour == "exit") ::_exit(5);
     if (behaviour == "hang") {
       leave_a_child();

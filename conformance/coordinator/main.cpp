@@ -1,6 +1,5 @@
 // vmmcts-scenarios: the coordinator with every scenario. `--plan FILE` runs the plan's scenarios,
 // `--catalog` lists them all; anything else is Catch2's own.
-#define CATCH_CONFIG_RUNNER
 #include <catch2_compat.hpp>
 #include <cstdio>
 #include <cstring>
@@ -65,17 +64,13 @@ int main(int argc, char** argv) {
   try {
     cts::become_subreaper();
     session().emplace(cts::Plan::load(argv[2]));
-    Catch::Session catch_session;
     std::vector<std::string> words{argv[0]};
     const std::string names = specification(session()->plan());
     if (!names.empty()) words.push_back(names);
     words.insert(words.end(), argv + 3, argv + argc);
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
-    const int refused =
-        catch_session.applyCommandLine(static_cast<int>(arguments.size()), arguments.data());
-    if (refused != 0) return 2;
-    failed = catch_session.run();
+    failed = run_catch2(static_cast<int>(arguments.size()), arguments.data());
     session()->events().write("run.end", {{"failed", failed}});
     session().reset();
   } catch (const std::exception& error) {

@@ -1,0 +1,5 @@
+// Catch2 2.13 is compiled here, once; 3.x is a library of its own.
+#define CATCH_CONFIG_RUNNER
+#include "catch2_compat.hpp"
+
+int run_catch2(int argc, const char* const* argv) { return Catch::Session().run(argc, argv); }
