@@ -8,7 +8,6 @@ import os
 import pathlib
 import re
 import subprocess
-import sys
 import tempfile
 
 from vmmcts.errors import InfrastructureError, UsageError
@@ -24,24 +23,6 @@ _MEMORY = 150109880320
 _MEMORY_UNIT = 16 << 20
 _PLACES = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib/aarch64-linux-gnu",
            "/usr/local/nvidia/lib64", "/usr/lib/wsl/lib")  # fmt: skip
-
-# Asks a libcuda, in a process of its own, what it is.
-_PROBE = """
-import ctypes, json, sys
-cuda = ctypes.CDLL(sys.argv[1])
-def must(name, *arguments):
-    result = getattr(cuda, name)(*arguments)
-    if result:
-        sys.exit(f"{name} answers CUresult {result}")
-must("cuInit", 0)
-count, version, name = ctypes.c_int(), ctypes.c_int(), ctypes.create_string_buffer(256)
-must("cuDeviceGetCount", ctypes.byref(count))
-must("cuDriverGetVersion", ctypes.byref(version))
-if count.value:
-    must("cuDeviceGetName", name, len(name), 0)
-print(json.dumps([count.value, version.value, name.value.decode(errors="replace")]))
-"""
-
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
@@ -91,15 +72,15 @@ def find(layout: Layout, name: str, variant: str = "") -> Driver:
     if name == SOFTCUDA:
         if not layout.softcuda.exists():
             raise UsageError(f"{layout.softcuda} is not built: run ci/conformance")
-        return _probed(name, layout.softcuda, os.environ.get("SOFTCUDA_PROFILE", ""), variant)
+        return _probed(layout, name, layout.softcuda, os.environ.get("SOFTCUDA_PROFILE", ""), variant)
     if name == VENDOR:
-        return _probed(name, _vendor_library(), "", "")
+        return _probed(layout, name, _vendor_library(), "", "")
     library = pathlib.Path(name).absolute()
     if not library.exists():
         raise UsageError(f"no driver {library}: --driver takes softcuda, vendor or a libcuda.so.1")
     if library.name != "libcuda.so.1":
         raise UsageError(f"{library}: the file of a driver is called libcuda.so.1")
-    return _probed(str(library), library, "", "")
+    return _probed(layout, str(library), library, "", "")
 
 
 def _vendor_library() -> pathlib.Path:
@@ -118,7 +99,10 @@ def _vendor_library() -> pathlib.Path:
     raise InfrastructureError("no libcuda.so.1 of a vendor on this machine: is the driver there?")
 
 
-def _probed(name: str, library: pathlib.Path, profile: str, variant: str) -> Driver:
+def _probed(
+    layout: Layout, name: str, library: pathlib.Path, profile: str, variant: str
+) -> Driver:
+    observer = layout.program("vmmcts-observer")
     environment = {**os.environ, "SOFTCUDA_PROFILE": profile or f"h200x{_DEVICES}"}
     if variant:
         environment["SOFTCUDA_VARIANT"] = variant
@@ -126,7 +110,7 @@ def _probed(name: str, library: pathlib.Path, profile: str, variant: str) -> Dri
         with tempfile.TemporaryDirectory(prefix="vmmcts-probe-") as directory:
             environment["SOFTCUDA_DIR"] = directory
             answer = subprocess.run(
-                [sys.executable, "-c", _PROBE, str(library)],
+                [str(observer), str(library), "--describe"],
                 env=environment,
                 text=True,
                 errors="replace",
@@ -140,15 +124,24 @@ def _probed(name: str, library: pathlib.Path, profile: str, variant: str) -> Dri
     if answer.returncode:
         lines = answer.stderr.strip().splitlines() or [f"exit status {answer.returncode}"]
         raise InfrastructureError(f"the driver {library} cannot be used: {lines[-1]}")
-    devices, version, device = json.loads(answer.stdout)
-    if not devices:
+    told = json.loads(answer.stdout)
+    if not told["devices"]:
         raise InfrastructureError(f"the driver {library} has no device")
     release = ""
     if name == VENDOR:
         text = _read(pathlib.Path("/proc/driver/nvidia/version"))
         if match := re.search(r"Kernel Module.*?\s(\d+\.[\d.]+)\s", text):
             release = match[1]
-    return Driver(name, library, devices, version, device, release, profile, variant)
+    return Driver(
+        name,
+        library,
+        told["devices"],
+        told["driver_version"],
+        told["name"],
+        release,
+        profile,
+        variant,
+    )
 
 
 def _read(path: pathlib.Path) -> str:

@@ -23,5 +23,5 @@ VARIANTS = (
     Variant("addresses-descending", "each reservation is below the one before"),
     Variant("fds-inherited", "exported descriptors are not close-on-exec"),
     Variant("other-errors", "other codes where only an error is promised"),
-    Variant("slow-calls", "each call takes 2 ms more"),
+    Variant("slow-calls", "each call takes 250 us more"),
 )

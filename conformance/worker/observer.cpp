@@ -1,9 +1,12 @@
 // vmmcts-observer DRIVER: the third process. It neither exports nor imports; it tells how much
 // memory of a device is free, from a primary context of its own.
+//
+// vmmcts-observer DRIVER --describe: prints what the driver is, as JSON, and ends.
 #include <cuda.h>
 #include <dlfcn.h>
 
 #include <cstdio>
+#include <cstring>
 #include <map>
 
 #include "worker/server.hpp"
@@ -20,6 +23,8 @@ class Driver {
     if (library_ == nullptr) return;
     load(init_, "cuInit");
     load(version_, "cuDriverGetVersion");
+    load(count_, "cuDeviceGetCount");
+    load(name_, "cuDeviceGetName");
     load(retain_, "cuDevicePrimaryCtxRetain");
     load(set_current_, "cuCtxSetCurrent");
     load(memory_info_, "cuMemGetInfo_v2");
@@ -31,6 +36,15 @@ class Driver {
     int value = 0;
     check(version_(&value), "cuDriverGetVersion");
     return value;
+  }
+
+  Json describe() {
+    check(init_(0), "cuInit");
+    int devices = 0;
+    check(count_(&devices), "cuDeviceGetCount");
+    char name[256] = "";
+    if (devices > 0) check(name_(name, sizeof name, 0), "cuDeviceGetName");
+    return {{"devices", devices}, {"driver_version", version()}, {"name", name}};
   }
 
   Json memory(int device) {
@@ -60,6 +74,8 @@ class Driver {
   void* library_;
   CUresult (*init_)(unsigned) = nullptr;
   CUresult (*version_)(int*) = nullptr;
+  CUresult (*count_)(int*) = nullptr;
+  CUresult (*name_)(char*, int, CUdevice) = nullptr;
   CUresult (*retain_)(CUcontext*, CUdevice) = nullptr;
   CUresult (*set_current_)(CUcontext) = nullptr;
   CUresult (*memory_info_)(std::size_t*, std::size_t*) = nullptr;
@@ -74,9 +90,18 @@ int usage(const std::string& problem) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) return usage("usage: vmmcts-observer DRIVER");
+  const bool describe = argc == 3 && std::strcmp(argv[2], "--describe") == 0;
+  if (argc != 2 && !describe) return usage("usage: vmmcts-observer DRIVER [--describe]");
   Driver driver(argv[1]);
   if (!driver.loaded()) return usage(std::string(argv[1]) + " is not a CUDA driver library");
+  if (describe) {
+    try {
+      std::puts(driver.describe().dump().c_str());
+      return 0;
+    } catch (const OperationError& error) {
+      return usage(error.what());
+    }
+  }
   if (const auto problem = cts::Server::environment_problem(); !problem.empty()) {
     return usage(problem);
   }

@@ -144,7 +144,7 @@ bool parse_variants(const std::string& list, Profile* profile, Variants* variant
       {"addresses-descending", [&] { variants->descending_addresses = true; }},
       {"fds-inherited", [&] { variants->fds_without_cloexec = true; }},
       {"other-errors", [&] { variants->other_error_codes = true; }},
-      {"slow-calls", [&] { variants->slow_call_us = 2000; }},
+      {"slow-calls", [&] { variants->slow_call_us = 250; }},
   };
   std::istringstream names(list);
   std::string name;
