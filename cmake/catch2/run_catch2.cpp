@@ -2,4 +2,8 @@
 #define CATCH_CONFIG_RUNNER
 #include "catch2_compat.hpp"
 
-int run_catch2(int argc, const char* const* argv) { return Catch::Session().run(argc, argv); }
+int run_catch2(int argc, const char* const* argv) {
+  static Catch::Session session;  // a program may have one
+  session.useConfigData({});
+  return session.run(argc, argv);
+}

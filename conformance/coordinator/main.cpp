@@ -70,7 +70,9 @@ int main(int argc, char** argv) {
     words.insert(words.end(), argv + 3, argv + argc);
     std::vector<const char*> arguments;
     for (const std::string& word : words) arguments.push_back(word.c_str());
-    failed = run_catch2(static_cast<int>(arguments.size()), arguments.data());
+    for (int round = 0; round < session()->plan().rounds; ++round) {
+      failed += run_catch2(static_cast<int>(arguments.size()), arguments.data());
+    }
     session()->events().write("run.end", {{"failed", failed}});
     session().reset();
   } catch (const std::exception& error) {

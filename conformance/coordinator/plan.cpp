@@ -59,6 +59,7 @@ Plan Plan::load(const std::string& path) {
     plan.work_dir = json.at("work_dir");
     plan.events = json.at("events");
     plan.scenarios = json.value("scenarios", std::vector<std::string>{});
+    plan.rounds = json.value("rounds", 1);
     plan.walk_seeds = number(json, "walk_seeds");
     plan.walk_first_seed = number(json, "walk_first_seed").value_or(1);
     plan.walk_replay = option(json, "walk_replay").value_or("");

@@ -30,6 +30,7 @@ struct Plan {
   std::string work_dir;
   std::string events;
   std::vector<std::string> scenarios;  // names; empty means all
+  int rounds = 1;                      // how often all of them are run
 
   // Random walks (scenarios/WALKS.md).
   std::optional<std::uint64_t> walk_seeds;    // how many; none: the scenario's own number

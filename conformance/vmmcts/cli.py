@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pathlib
+import secrets
 import signal
 import sys
 from typing import Annotated, Any, NoReturn
@@ -78,6 +80,12 @@ def run(
     seed: Annotated[
         int | None, typer.Option("--seed", help="Run the scenarios in an order of this seed.")
     ] = None,
+    shuffle: Annotated[
+        bool, typer.Option("--shuffle", help="Run them in an order of a new seed, and say which.")
+    ] = False,
+    rounds: Annotated[
+        int, typer.Option("--rounds", min=1, help="Run everything so often, in the same processes.")
+    ] = 1,
     driver: _DriverName = driver_names.SOFTCUDA,
     strict: Annotated[
         bool, typer.Option("--strict", help="A violated 'should' clause fails the run.")
@@ -105,7 +113,10 @@ def run(
         strict=strict,
     )
     session.check()
-    report = _run(session, f"{of.name}: scenarios", _default_jobs(jobs), seed, keep)
+    if shuffle:
+        seed = secrets.randbelow(1 << 32) if seed is None else seed
+        _out.print(f"the order is that of --seed {seed}", highlight=False)
+    report = _run(session, f"{of.name}: scenarios", _default_jobs(jobs), seed, rounds, keep)
     _write(report, json_file, junit_file, html_file)
     terminal.show(report, _out)
     for what, path in (("JSON", json_file), ("JUnit", junit_file), ("HTML", html_file)):
@@ -114,12 +125,16 @@ def run(
     raise typer.Exit(report["exit_code"])
 
 
-def _run(session: Session, what: str, jobs: int, seed: int | None, keep: bool) -> dict[str, Any]:
+def _run(
+    session: Session, what: str, jobs: int, seed: int | None, rounds: int, keep: bool
+) -> dict[str, Any]:
     with interruptible(), work_directory(keep=keep) as work_dir:
         if keep:
             _err.print(f"work directory {work_dir}", highlight=False, soft_wrap=True)
-        with ProgressDisplay(_err, what, session.total()) as progress:
-            return session.run(work_dir, parallel=jobs, seed=seed, progress=progress)
+        with ProgressDisplay(_err, what, session.total() * rounds) as progress:
+            return session.run(
+                work_dir, parallel=jobs, seed=seed, rounds=rounds, progress=progress
+            )
 
 
 def _write(
@@ -160,7 +175,7 @@ def report(
 
 @app.command()
 def show(clause: Annotated[str, typer.Argument(help="The id of a clause.")]) -> None:
-    """Show a clause, the scenarios that carry it and the mutants that break it."""
+    """Show a clause, its scenarios, its mutants, and its verdicts in the reports that there are."""
     layout = Layout.find()
     known = clause_files.load(layout.clauses)
     found = known.get(clause.upper())
@@ -176,12 +191,14 @@ def show(clause: Annotated[str, typer.Argument(help="The id of a clause.")]) -> 
         if found.id in scenario.clauses:
             place = f"{pathlib.Path(scenario.file).name}:{scenario.line}"
             _out.print(f"  scenario {escape(scenario.name)} [dim]{place}[/]", highlight=False)
-    if layout.mutants.exists():
-        for mutant in mutants.load(layout):
-            if found.id in mutant.breaks:
-                _out.print(
-                    f"  mutant {mutant.name} [dim]{escape(mutant.description)}[/]", highlight=False
-                )
+    for mutant in mutants.load(layout):
+        if found.id in mutant.breaks:
+            _out.print(
+                f"  mutant {mutant.name} [dim]{escape(mutant.description)}[/]", highlight=False
+            )
+    for path in layout.reports():
+        with contextlib.suppress(UsageError):  # JSON of another kind
+            terminal.show_verdict(document.load(path), found.id, path.name, _out)
 
 
 @app.command("clauses")
@@ -332,7 +349,7 @@ def variants(
         driver = driver_names.find(layout, driver_names.SOFTCUDA, name)
         session = Session(layout, suite, of, driver, Selection(kinds=tuple(worker or ())))
         session.check()
-        result = _run(session, f"{name}: scenarios", _default_jobs(jobs), None, False)
+        result = _run(session, f"{name}: scenarios", _default_jobs(jobs), None, 1, False)
         if result["exit_code"] not in (ExitCode.CONFORMANT, ExitCode.TOO_LITTLE):
             worst = ExitCode(result["exit_code"]) if worst == ExitCode.CONFORMANT else worst
             terminal.show(result, _out)

@@ -72,7 +72,8 @@ def find(layout: Layout, name: str, variant: str = "") -> Driver:
     if name == SOFTCUDA:
         if not layout.softcuda.exists():
             raise UsageError(f"{layout.softcuda} is not built: run ci/conformance")
-        return _probed(layout, name, layout.softcuda, os.environ.get("SOFTCUDA_PROFILE", ""), variant)
+        profile = os.environ.get("SOFTCUDA_PROFILE", "")
+        return _probed(layout, name, layout.softcuda, profile, variant)
     if name == VENDOR:
         return _probed(layout, name, _vendor_library(), "", "")
     library = pathlib.Path(name).absolute()

@@ -99,6 +99,7 @@ class EventReader:
         self.worker = worker
         self.info: RunInfo | None = None
         self.results: dict[str, ScenarioResult] = {}
+        self._latest: dict[str, ScenarioResult] = {}
         self.malformed: list[str] = []
 
     def feed(self, event: dict[str, Any]) -> None:
@@ -113,7 +114,7 @@ class EventReader:
 
     def running(self) -> list[str]:
         """The scenarios that started and have no end."""
-        return [name for name, result in self.results.items() if not result.ended]
+        return [name for name, result in self._latest.items() if not result.ended]
 
     def _on_run(self, event: dict[str, Any]) -> None:
         self.info = RunInfo(
@@ -125,25 +126,30 @@ class EventReader:
         )
 
     def _on_scenario_start(self, event: dict[str, Any]) -> None:
-        self.results[event["name"]] = ScenarioResult(
-            event["name"],
+        name = event["name"]
+        started = ScenarioResult(
+            name,
             self.worker,
             event["profile"],
             tuple(event["clauses"]),
             event.get("file", ""),
             int(event.get("line", 0)),
         )
+        # Of several rounds the first that failed counts.
+        if name not in self.results or self.results[name].outcome not in FAILED | TROUBLE:
+            self.results[name] = started
+        self._latest[name] = started
 
     def _on_note(self, event: dict[str, Any]) -> None:
-        self.results[event["scenario"]].notes.append(event["text"])
+        self._latest[event["scenario"]].notes.append(event["text"])
 
     def _on_evidence(self, event: dict[str, Any]) -> None:
-        self.results[event["scenario"]].evidence.append(
+        self._latest[event["scenario"]].evidence.append(
             Evidence(event["witness"], event["text"], event.get("clause"))
         )
 
     def _on_scenario_end(self, event: dict[str, Any]) -> None:
-        result = self.results[event["name"]]
+        result = self._latest[event["name"]]
         if event["outcome"] not in OUTCOMES:
             raise ValueError(event["outcome"])
         result.outcome = event["outcome"]

@@ -45,6 +45,11 @@ class Layout:
         """The list of mutants."""
         return self.source / "conformance" / "mutants" / "mutants.toml"
 
+    def reports(self) -> list[pathlib.Path]:
+        """Reports that were kept in the project, and those of the last runs."""
+        kept = self.source / "conformance" / "results"
+        return sorted(kept.glob("*.json")) + sorted((self.build / "reports").glob("*.json"))
+
     @property
     def tap(self) -> pathlib.Path:
         """The library that records driver calls."""

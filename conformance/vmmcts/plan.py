@@ -70,12 +70,15 @@ def jobs_for(
     return jobs
 
 
-def plan_of(job: Job, layout: Layout, driver: Driver, work_dir: pathlib.Path) -> dict[str, Any]:
+def plan_of(
+    job: Job, layout: Layout, driver: Driver, work_dir: pathlib.Path, rounds: int = 1
+) -> dict[str, Any]:
     """The plan of one coordinator that works in ``work_dir``."""
     environment = {
         **job.worker.environment,
         **job.environment,
         **driver.environment(work_dir),
+        "TMPDIR": str(work_dir),
         "VMMCTS_SEMAPHORE_PREFIX": semaphore_prefix(work_dir.parent),
     }
     return {
@@ -94,6 +97,7 @@ def plan_of(job: Job, layout: Layout, driver: Driver, work_dir: pathlib.Path) ->
         "work_dir": str(work_dir),
         "events": str(work_dir / "events.jsonl"),
         "scenarios": list(job.scenarios),
+        "rounds": rounds,
     }
 
 

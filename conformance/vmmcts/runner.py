@@ -79,6 +79,7 @@ class Runner:
         *,
         parallel: int,
         seed: int | None = None,
+        rounds: int = 1,
         program: pathlib.Path | None = None,
     ) -> None:
         self._layout = layout
@@ -88,6 +89,7 @@ class Runner:
         self._arguments = (
             [] if seed is None else ["--order", "rand", "--rng-seed", str(seed & 0xFFFFFFFF)]
         )
+        self._rounds = rounds
         self._program = program or layout.program("vmmcts-scenarios")
         self._started = 0
         self._done: dict[int, JobResult] = {}
@@ -131,7 +133,7 @@ class Runner:
         work_dir = self._work_dir / str(self._started)
         self._driver.prepare(work_dir)
         part = dataclasses.replace(job, scenarios=names)
-        plan = plans.plan_of(part, self._layout, self._driver, work_dir)
+        plan = plans.plan_of(part, self._layout, self._driver, work_dir, self._rounds)
         plans.write(plan, work_dir / "plan.json")
         reader = EventReader(job.worker.name)
         process = processes.start(

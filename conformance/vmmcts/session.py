@@ -146,11 +146,14 @@ class Session:
         *,
         parallel: int,
         seed: int | None = None,
+        rounds: int = 1,
         progress: Progress = lambda *_: None,
     ) -> dict[str, Any]:
-        """Runs everything and returns the report."""
+        """Runs everything, ``rounds`` times in the same processes, and returns the report."""
         started = datetime.datetime.now(datetime.timezone.utc)
-        runner = Runner(self._layout, self.driver, work_dir, parallel=parallel, seed=seed)
+        runner = Runner(
+            self._layout, self.driver, work_dir, parallel=parallel, seed=seed, rounds=rounds
+        )
         done = runner.run(self.jobs(parallel, {}), progress)
         self._timings.keep(result for job in done for result in job.results)
         seconds = (datetime.datetime.now(datetime.timezone.utc) - started).total_seconds()

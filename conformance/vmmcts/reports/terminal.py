@@ -59,6 +59,15 @@ def show(report: dict[str, Any], console: Console) -> None:
     )
 
 
+def show_verdict(report: dict[str, Any], clause: str, name: str, console: Console) -> None:
+    """Prints what the report came to for one clause."""
+    driver = f"{report['driver']['name']} {report['driver']['release']}".strip()
+    for found in report["clauses"]:
+        if found["id"] == clause:
+            text = f"  {styled(found['verdict'])} on {escape(driver)} [dim]{escape(name)}[/]"
+            console.print(text, highlight=False)
+
+
 def _violation(clause: dict[str, Any], report: dict[str, Any], console: Console) -> None:
     word = "violated" if clause["counts"] else f"violated (level {clause['level']}, not decisive)"
     console.print(f"[bold red]{clause['id']} {word}[/] {escape(clause['text'])}", soft_wrap=True)

@@ -19,13 +19,8 @@ from vmmcts.processes import work_directory
 HERE = pathlib.Path(__file__).parent
 SOURCE = HERE.parents[2]
 
-_DRIVER = """
-extern "C" {
-int cuInit(unsigned) { return 0; }
-int cuDeviceGetCount(int* n) { *n = 2; return 0; }
-int cuDriverGetVersion(int* v) { *v = 13000; return 0; }
-int cuDeviceGetName(char* name, int, int) { name[0] = 'F'; name[1] = 0; return 0; }
-}
+_OBSERVER = """#!/bin/sh
+echo '{"devices": 2, "driver_version": 13000, "name": "F"}'
 """
 _LIBRARY = """
 struct Table { unsigned abi, size; const char *name, *version, *profiles; };
@@ -46,18 +41,15 @@ def fake_build(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
     build = tmp_path_factory.mktemp("build")
     for folder in ("bin", "lib", "softcuda"):
         (build / folder).mkdir()
-    for source, target in (
-        (_DRIVER, build / "softcuda" / "libcuda.so.1"),
-        (_LIBRARY, build / "lib" / "libreference.so"),
-    ):
-        subprocess.run(
-            ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(target)],
-            input=source, text=True, check=True,
-        )  # fmt: skip
+    (build / "softcuda" / "libcuda.so.1").touch()
+    subprocess.run(
+        ["g++", "-shared", "-fPIC", "-x", "c++", "-", "-o", str(build / "lib" / "libreference.so")],
+        input=_LIBRARY, text=True, check=True,
+    )  # fmt: skip
     shutil.copy(build / "lib" / "libreference.so", build / "lib" / "libbad.so")
-    worker = build / "bin" / "vmmcts-worker"
-    worker.write_text(_WORKER)
-    worker.chmod(0o755)
+    for name, text in (("vmmcts-worker", _WORKER), ("vmmcts-observer", _OBSERVER)):
+        (build / "bin" / name).write_text(text)
+        (build / "bin" / name).chmod(0o755)
     scenarios = build / "bin" / "vmmcts-scenarios"
     script = (HERE / "fake_scenarios.py").read_text().split("\n", 1)[1]
     scenarios.write_text(f"#!{sys.executable}\n{script}")

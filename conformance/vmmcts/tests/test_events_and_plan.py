@@ -101,3 +101,16 @@ def test_devices_have_no_more_memory_than_there_is_room(
     assert f"memory = {20 << 30}\n" in pathlib.Path(profile).read_text()
     chosen = dataclasses.replace(driver, profile="small")
     assert chosen.environment(tmp_path)["SOFTCUDA_PROFILE"] == "small"
+
+
+def end(outcome: str) -> str:
+    return f'{{"event":"scenario.end","name":"s","outcome":"{outcome}","seconds":1,"reason":""}}\n'
+
+
+@pytest.mark.parametrize("rounds", [("pass", "fail", "pass"), ("fail", "pass"), ("pass", "fail")])
+def test_of_several_rounds_the_one_that_failed_counts(
+    rounds: tuple[str, ...], tmp_path: pathlib.Path
+) -> None:
+    reader = fed("".join(START + end(outcome) for outcome in rounds), tmp_path)
+    assert reader.results["s"].outcome == "fail"
+    assert reader.running() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import multiprocessing
 import os
 import sys
 from typing import Any
@@ -74,6 +75,13 @@ def _driver_version() -> int:
     return version.value
 
 
+def _name_semaphores() -> None:
+    """Begins the names of semaphores as the plan says, in children too: killed workers leave them."""
+    if prefix := os.environ.get("VMMCTS_SEMAPHORE_PREFIX"):
+        process: Any = multiprocessing.current_process()
+        process._config["semprefix"] = prefix  # there is no public way
+
+
 def main() -> int:
     """Serve; with --check only say what is wrong with the class."""
     arguments = sys.argv[1:]
@@ -91,6 +99,7 @@ def main() -> int:
     if "VMMCTS_FD" not in os.environ:
         print("vmmcts.worker: VMMCTS_FD is not set; the coordinator sets it", file=sys.stderr)
         return 2
+    _name_semaphores()
     warm_up()
     server, objects = make_server(implementation)
     server.run(Channel.from_environment())
