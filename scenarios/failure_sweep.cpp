@@ -135,6 +135,40 @@ VMMCTS_SCENARIO("core", "failure sweep: growing an import fails in turn", "[ERR-
   s.check_error("PROV-05", worker.export_descriptor(imported), "RuntimeError", {"imported"});
 }
 
+VMMCTS_SCENARIO("core", "failure sweep: a failed clean-up is told beside the first error", "[ERR-03]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  constexpr int kFirst = 2;       // CUDA_ERROR_OUT_OF_MEMORY
+  constexpr int kCleanup = 999;   // CUDA_ERROR_UNKNOWN
+  Worker& exporter = s.worker("exporter");
+  const Buffer original = allocate_chunks(exporter, exporter.resource().value(), {1, 1});
+  const Descriptor exported = exporter.export_descriptor(original).value();
+  for (const Operation& operation : operations()) {
+    if (operation.name == "export") continue;  // its clean-up calls no driver
+    for (const std::string call : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"}) {
+      const auto in_case = s.in_case(operation.name + ", then " + call);
+      // What a failed clean-up leaves is there until its process ends.
+      Worker& worker = s.worker(operation.name + " " + call);
+      const Resource resource = worker.resource().value();
+      Fixture fixture{worker, resource, worker.allocate(resource, 1).value(), 0,
+                      forward(exporter, exported, worker)};
+      worker.call_log()->inject({.call = "cuMemSetAccess", .code = kFirst});
+      worker.call_log()->inject({.call = call, .code = kCleanup});
+      const std::size_t said = worker.log().size();
+      const auto failed = operation.run(fixture);
+      s.check_equal("ERR-03", "calls that were failed", worker.call_log()->injections_fired(),
+                    std::uint64_t{2});
+      s.check_error("ERR-03", failed, "RuntimeError", {"cuMemSetAccess"});
+      if (!failed.ok()) {
+        s.check_equal("ERR-03", "the driver's status", failed.error().cuda, kFirst);
+        const std::string told = failed.error().message + worker.log().substr(said);
+        s.check("ERR-03", told.find(call) != std::string::npos,
+                "the error, or what the process printed, names the clean-up that failed");
+      }
+      worker.kill();
+    }
+  }
+}
+
 VMMCTS_SCENARIO("core", "failure sweep: canary of the injection", "") {
   if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
   Worker& worker = s.worker("exporter");

@@ -44,6 +44,55 @@ VMMCTS_SCENARIO("core", "resource: a buffer without handle type is refused befor
   s.check_bytes("RES-02", worker, buffer, 81, "after the refusal");
 }
 
+VMMCTS_SCENARIO("core", "resource: a driver that cannot share says so at the first use", "[RES-04]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  constexpr int kNotSupported = 801;  // CUDA_ERROR_NOT_SUPPORTED
+  Worker& worker = s.worker("exporter");
+  for (const char* call : {"cuMemCreate", "cuMemExportToShareableHandle"}) {
+    const auto in_case = s.in_case(std::string(call) + " is not supported");
+    for (std::uint64_t nth = 1; nth <= tap::kInjections; ++nth) {
+      worker.call_log()->inject({.call = call, .nth = nth, .code = kNotSupported});
+    }
+    const FdSet before = worker.fds();
+    const auto resource = worker.resource();
+    if (resource.ok() && resource.value().is_ipc_enabled) {
+      const auto buffer = worker.allocate(resource.value(), 1);
+      if (!buffer.ok()) {
+        s.check_error("RES-04", buffer, "RuntimeError", {"alloc"});
+        check_status(s, "RES-04", buffer, call);
+      } else {
+        const auto refused = worker.export_descriptor(buffer.value());
+        s.check_error("RES-04", refused, "RuntimeError", {"export"});
+        check_status(s, "RES-04", refused, call);
+      }
+    }
+    s.check_fds("RES-04", worker, before, "after the first use");
+    worker.call_log()->clear_injections();
+  }
+}
+
+VMMCTS_SCENARIO("python", "resource: a descriptor of another kind is refused by its type", "[RES-09]") {
+  Worker& worker = s.worker("importer");
+  const Resource resource = worker.resource().value();
+  const Buffer buffer = allocate_chunks(worker, resource, {1, 1});
+  worker.fill(buffer, 83);
+  const Descriptor descriptor = worker.export_descriptor(buffer).value();
+  const FdSet before = worker.fds();
+  const Json kinds = worker.call("foreign_kinds", {{"descriptor", descriptor.id}}).value();
+  for (const std::string kind : kinds.at("kinds")) {
+    const auto in_case = s.in_case(kind);
+    const auto refused = worker.call("import_foreign", {{"resource", resource.id},
+                                                        {"descriptor", descriptor.id},
+                                                        {"kind", kind},
+                                                        {"out", worker.new_object()}});
+    s.check_error("RES-09", refused, "TypeError");
+    s.check_no_driver_calls("RES-09", refused);
+    s.check_fds("RES-09", worker, before, "after the refusal");
+  }
+  const Buffer imported = worker.import(resource, descriptor).value();
+  s.check_bytes("RES-09", worker, imported, 83, "imported with the descriptor afterwards");
+}
+
 VMMCTS_SCENARIO("core", "resource: import through a resource that cannot share is refused",
                 "[RES-03]") {
   Worker& worker = s.worker("exporter");

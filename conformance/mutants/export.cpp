@@ -6,6 +6,7 @@ using namespace mutants;
 namespace {
 
 constexpr int kOperatingSystem = 304;  // CUDA_ERROR_OPERATING_SYSTEM
+constexpr int kNotSupported = 801;     // CUDA_ERROR_NOT_SUPPORTED
 
 std::atomic<int> exports{0};
 std::atomic<int> inside{0};
@@ -39,6 +40,15 @@ VMMCTS_MUTANT(export_retains_allocation) {
       release_allocation(allocation);
     }
     return status;
+  };
+}
+
+// A driver that cannot export makes an export fail with nothing that says why.
+VMMCTS_MUTANT(export_failure_unsaid) {
+  table.buffer_export = [](Buffer* buffer, Descriptor** out, Error* error) {
+    const Status status = base().buffer_export(buffer, out, error);
+    if (status == VMMCTS_OK || error->cuda_result != kNotSupported) return status;
+    return fail(error, VMMCTS_RUNTIME_ERROR, "the operation failed");
   };
 }
 

@@ -535,6 +535,17 @@ class DlpackOfAnotherDevice(Mutant):
         Buffer.__dlpack_device__ = _producer_of_device_1  # type: ignore[method-assign]
 
 
+class ImportsLookAlikes(Mutant):
+    """Imports whatever has the attributes of a descriptor."""
+
+    def import_buffer(self, resource: Any, descriptor: Any) -> Any:
+        if not isinstance(descriptor, Descriptor) and hasattr(descriptor, "handles"):
+            descriptor = Descriptor.from_fds(
+                descriptor.handles, descriptor.sizes, size=descriptor.size
+            )
+        return super().import_buffer(resource, descriptor)
+
+
 REGISTRY: dict[str, type[Mutant]] = {
     mutant.__name__: mutant
     for mutant in (
@@ -547,6 +558,7 @@ REGISTRY: dict[str, type[Mutant]] = {
         ExecutorRefused,
         FeederLosesError,
         ForkErrorUnclear,
+        ImportsLookAlikes,
         InterpreterNoise,
         NumberPassedTwice,
         OneSenderAtATime,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import types
 from collections.abc import Sequence
 from typing import Any
 
@@ -116,6 +117,20 @@ class Implementation(abc.ABC):
             tuple(descriptor.sizes),
             tuple(descriptor.fds),
         )
+
+    def foreign_descriptors(self, descriptor: Any) -> dict[str, Any]:
+        """Return things that are not a descriptor of this kind, by name, for RES-09.
+
+        Extend it by the descriptors that the package makes for other memory, a pool's above all.
+        """
+        fields = ("handle_type", "size", "sizes", "handles", "fds")
+        return {
+            "look-alike": types.SimpleNamespace(
+                **{field: getattr(descriptor, field) for field in fields}
+            ),
+            "payload of a pool": b"\0" * 64,
+            "fd": self.descriptor_info(descriptor).fds[0],
+        }
 
     def handle(self, descriptor: Any, index: int) -> Any:
         """Return the IPCAllocationHandle of one allocation."""

@@ -49,6 +49,8 @@ class ImplementationOperations:
                 "copy": self._copy,
                 "export": self._export,
                 "import": self._import,
+                "foreign_kinds": self._foreign_kinds,
+                "import_foreign": self._import_foreign,
                 "from_fds": self._from_fds,
                 "descriptor": self._descriptor,
                 "handle": self._handle,
@@ -148,6 +150,16 @@ class ImplementationOperations:
         resource = self._objects[request["resource"]]
         descriptor = self._objects[request["descriptor"]]
         return self._keep_buffer(request, self._implementation.import_buffer(resource, descriptor))
+
+    def _foreign_kinds(self, request: dict[str, Any]) -> dict[str, Any]:
+        descriptor = self._objects[request["descriptor"]]
+        return {"kinds": list(self._implementation.foreign_descriptors(descriptor))}
+
+    def _import_foreign(self, request: dict[str, Any]) -> dict[str, Any]:
+        foreign = self._implementation.foreign_descriptors(self._objects[request["descriptor"]])
+        resource = self._objects[request["resource"]]
+        buffer = self._implementation.import_buffer(resource, foreign[request["kind"]])
+        return self._keep_buffer(request, buffer)
 
     def _from_fds(self, request: dict[str, Any]) -> dict[str, Any]:
         fds = [self._objects[f["handle"]] if isinstance(f, dict) else f for f in request["fds"]]

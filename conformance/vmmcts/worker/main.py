@@ -76,7 +76,7 @@ def _driver_version() -> int:
 
 
 def _name_semaphores() -> None:
-    """Begins the names of semaphores as the plan says, in children too: killed workers leave them."""
+    """Begins the names of semaphores as the plan says, for killed processes leave them."""
     if prefix := os.environ.get("VMMCTS_SEMAPHORE_PREFIX"):
         process: Any = multiprocessing.current_process()
         process._config["semprefix"] = prefix  # there is no public way
