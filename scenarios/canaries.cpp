@@ -56,6 +56,17 @@ VMMCTS_SCENARIO("core", "canary: a driver call turns the trace witness red", "")
                 [&] { s.check_no_driver_calls("", allocated); });
 }
 
+VMMCTS_SCENARIO("core", "canary: a live buffer turns the witness of driver objects red", "") {
+  if (!s.plan().tap) throw NotExercised("the driver calls are not traced (no tap)");
+  Worker& worker = s.worker("exporter");
+  const Resource resource = worker.resource().value();
+  const tap::Held before = s.held(worker);
+  const Buffer buffer = worker.allocate(resource, 1).value();
+  s.must_notice("a live buffer", [&] { s.check_held("", worker, before, "with a buffer"); });
+  worker.drop(buffer.id).value();
+  s.check_held("", worker, before, "after it was dropped");
+}
+
 VMMCTS_SCENARIO("core", "canary: an answer of another kind turns the error witness red", "") {
   Worker& worker = s.worker("exporter");
   const Resource resource = worker.resource().value();

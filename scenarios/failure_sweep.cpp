@@ -55,6 +55,7 @@ int sweep(Scenario& s, Fixture& fixture, const Operation& operation, int code) {
                                    " fails with " + std::to_string(code));
     const FdSet before = worker.fds();
     const std::uint64_t free = s.free_memory();
+    const tap::Held held = s.held(worker);
     worker.call_log()->inject({.call = "*", .nth = static_cast<std::uint64_t>(nth),
                                .action = tap::Action::fail, .code = code});
     const auto failed = operation.run(fixture);
@@ -76,6 +77,7 @@ int sweep(Scenario& s, Fixture& fixture, const Operation& operation, int code) {
     }
     s.check_fds(operation.clauses, worker, before, "after the failure");
     s.check_free_memory(operation.clauses, free, "after the failure");
+    s.check_held(operation.clauses, worker, held, "after the failure");
     s.check_bytes(operation.clauses, worker, fixture.input, fixture.seed, "after the failure");
     const Buffer same = worker.info(fixture.input).value();
     s.check(operation.clauses,

@@ -223,8 +223,12 @@ std::string WorkerSystem::finish() {
   for (std::size_t i = 0; i < processes_.size(); ++i) {
     if (processes_[i].killed()) continue;
     try {
-      const std::string of_one = session_.give_back(std::move(processes_[i].pooled));
-      if (!of_one.empty()) left += std::string(1, static_cast<char>('A' + i)) + ": " + of_one + " ";
+      const Leftovers of_one = session_.give_back(std::move(processes_[i].pooled));
+      const std::string name(1, static_cast<char>('A' + i));
+      if (!of_one.fds.empty()) left += name + ": " + of_one.fds + " ";
+      for (const tap::Finding& finding : of_one.calls) {
+        if (finding.rule != tap::Rule::order) left += name + ": " + finding.text + " ";
+      }
     } catch (const WorkerLost& lost) {
       throw Lost(std::string("dropping everything: ") + lost.what(), std::current_exception());
     }

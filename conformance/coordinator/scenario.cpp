@@ -189,6 +189,23 @@ void Scenario::check_bytes(std::string_view clauses, Worker& worker, const Buffe
                std::to_string(wrong) + " of " + std::to_string(buffer.size));
 }
 
+void Scenario::check_held(std::string_view clauses, const Worker& worker, const tap::Held& before,
+                          const std::string& when) {
+  if (!plan().tap) return;
+  const tap::Held now = held(worker);
+  if (now == before) return;
+  evidence(clauses, "call_trace",
+           worker.name() + " holds " + when + ": " + now.to_string() + ", expected " +
+               before.to_string());
+}
+
+tap::Held Scenario::held(const Worker& worker) {
+  for (auto& [role, pooled] : workers_) {
+    if (pooled.worker.get() == &worker) return pooled.held();
+  }
+  throw std::logic_error(worker.name() + " is not a worker of its own");
+}
+
 void Scenario::check_error_is(std::string_view clauses, const std::string& operation,
                               const Error* error, const std::string& kind,
                               const std::vector<std::string>& parts) {
@@ -236,9 +253,17 @@ void Scenario::finish() {
       session_.end(std::move(pooled));
       continue;
     }
-    const std::string left = session_.give_back(std::move(pooled));
-    if (!left.empty()) {
-      evidence("", "fd_set", "descriptors of " + role + " after everything was dropped: " + left);
+    const Leftovers left = session_.give_back(std::move(pooled));
+    if (!left.fds.empty()) {
+      evidence("", "fd_set",
+               "descriptors of " + role + " after everything was dropped: " + left.fds);
+    }
+    const auto carried = info_.clause_ids();
+    const bool judged = std::find(carried.begin(), carried.end(), "TEAR-01") != carried.end();
+    for (const tap::Finding& finding : left.calls) {
+      // That an allocation stays mapped at its last release is a matter of that clause alone.
+      if (finding.rule == tap::Rule::order && !judged) continue;
+      evidence(judged ? "TEAR-01" : "", "call_trace", "calls of " + role + ": " + finding.text);
     }
   }
   workers_.clear();

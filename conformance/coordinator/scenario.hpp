@@ -106,6 +106,12 @@ class Scenario {
   // As many bytes are free as given, seen from the third process.
   void check_free_memory(std::string_view clauses, std::uint64_t expected, const std::string& when,
                          int device = 0);
+  // What a worker holds of the driver (handles, mappings, reservations), by its calls.
+  tap::Held held(const Worker& worker);
+  // It holds as much as given: what free memory does not show, address space above all. Without a
+  // tap nothing is checked.
+  void check_held(std::string_view clauses, const Worker& worker, const tap::Held& before,
+                  const std::string& when);
   // The buffer holds the pattern of `seed`.
   void check_bytes(std::string_view clauses, Worker& worker, const Buffer& buffer,
                    std::uint64_t seed, const std::string& when);

@@ -65,6 +65,7 @@ PooledWorker Session::start_worker(const std::vector<int>& inherited) {
   }
   warm_up(*started.worker);
   started.clean_fds = started.worker->fds();
+  if (plan_.kind != "driver") started.clean_held = started.held();
   const std::vector<std::uint64_t> after = free_everywhere();
   for (std::size_t d = 0; d < before.size(); ++d) {
     started.context_bytes.push_back(before[d] - after[d]);
@@ -94,12 +95,27 @@ void Session::account(const PooledWorker& worker, bool born) {
   }
 }
 
-std::string Session::give_back(PooledWorker worker) {
+tap::Held PooledWorker::held() {
+  oracle.enter(worker->calls_since(calls_seen));
+  calls_seen = worker->call_position();
+  return oracle.held(worker->pid());
+}
+
+Leftovers Session::give_back(PooledWorker worker) {
   if (worker.worker->call_log() != nullptr) worker.worker->call_log()->clear_injections();
   const auto reset = worker.worker->call("reset");
-  const std::string left = reset.ok() ? worker.worker->fds().changes_since(worker.clean_fds)
-                                      : reset.error().to_string();
-  if (left.empty() && !worker.inherited) {
+  Leftovers left;
+  left.fds = reset.ok() ? worker.worker->fds().changes_since(worker.clean_fds)
+                        : reset.error().to_string();
+  // Driver scenarios misuse the driver on purpose.
+  const bool balanced = plan_.kind == "driver" || worker.held() == worker.clean_held;
+  if (plan_.kind != "driver") left.calls = worker.oracle.take_findings();
+  if (!balanced) {
+    for (tap::Finding& leak : worker.oracle.leaks()) left.calls.push_back(std::move(leak));
+  }
+  const bool room = worker.worker->call_log() == nullptr ||
+                    worker.worker->call_position() < kCallLogCapacity / 2;
+  if (left.fds.empty() && balanced && room && !worker.inherited) {
     idle_.push_back(std::move(worker));
   } else {
     end(std::move(worker));

@@ -10,6 +10,7 @@
 #include "coordinator/observer.hpp"
 #include "coordinator/plan.hpp"
 #include "coordinator/worker.hpp"
+#include "tap/oracle.hpp"
 
 namespace cts {
 
@@ -19,6 +20,18 @@ struct PooledWorker {
   FdSet clean_fds;                          // right after its warm-up
   bool inherited = false;                   // started with descriptors: not for reuse
   std::vector<std::uint64_t> context_bytes; // device memory that its start took, per device
+  tap::Oracle oracle;                      // of all its driver calls
+  std::uint64_t calls_seen = 0;            // by the oracle
+  tap::Held clean_held;                    // what it holds of the driver in its clean state
+
+  // What the process holds of the driver now, by its calls.
+  tap::Held held();
+};
+
+// What a worker did wrong, or left behind, by the time it was given back.
+struct Leftovers {
+  std::string fds;  // how its descriptors differ from its clean state, empty if they do not
+  std::vector<tap::Finding> calls;
 };
 
 class Session {
@@ -36,8 +49,8 @@ class Session {
   PooledWorker start_worker(const std::vector<int>& inherited = {});
 
   // Takes a worker back: drops its objects and compares its descriptors with its clean state. A
-  // clean one is kept for reuse, any other is ended. Returns what was left over, empty if nothing.
-  std::string give_back(PooledWorker worker);
+  // clean one is kept for reuse, any other is ended.
+  Leftovers give_back(PooledWorker worker);
 
   // Ends a worker and its group.
   void end(PooledWorker worker);

@@ -168,7 +168,9 @@ void Worker::disconnect() {
 void Worker::signal(int number) { ::kill(pid_, number); }
 
 std::vector<tap::Call> Worker::calls_since(std::uint64_t position) const {
-  return calls_ != nullptr ? calls_->calls_since(position) : std::vector<tap::Call>{};
+  if (calls_ == nullptr) return {};
+  if (calls_->overflowed()) throw std::runtime_error(name_ + " made more calls than its log holds");
+  return calls_->calls_since(position);
 }
 
 Answer<Resource> Worker::resource(Json options) {

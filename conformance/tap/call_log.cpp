@@ -113,7 +113,7 @@ CallLog::~CallLog() {
 
 std::uint64_t CallLog::position() const { return header_->next.load(std::memory_order_acquire); }
 
-bool CallLog::overflowed() const { return position() > header_->capacity; }
+std::size_t CallLog::capacity() const { return header_->capacity; }
 
 std::vector<Call> CallLog::calls_since(std::uint64_t position) const {
   std::vector<Call> calls;
@@ -161,13 +161,20 @@ std::uint64_t Call::argument(std::string_view argument_name) const {
   return arguments.at(static_cast<std::size_t>(found - names.begin()));
 }
 
+std::vector<std::pair<std::string, std::uint64_t>> Call::named_arguments() const {
+  std::vector<std::pair<std::string, std::uint64_t>> named;
+  for (std::string& argument_name : argument_names(name)) {
+    const std::uint64_t value = arguments[named.size()];
+    named.emplace_back(std::move(argument_name), value);
+  }
+  return named;
+}
+
 std::string Call::to_string() const {
   std::ostringstream text;
   text << name << '(';
   const char* separator = "";
-  std::size_t index = 0;
-  for (const std::string& argument_name : argument_names(name)) {
-    const std::uint64_t value = arguments[index++];
+  for (const auto& [argument_name, value] : named_arguments()) {
     text << separator << argument_name << '=';
     if (argument_name == "fd") {
       text << (fd_out >= 0 ? fd_out : fd_in);

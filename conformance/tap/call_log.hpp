@@ -12,6 +12,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace tap {
@@ -21,6 +22,8 @@ struct Record;
 
 constexpr std::size_t kArguments = 6;
 constexpr std::size_t kInjections = 8;
+// Recorded as if it were a call, when a process ends with an exported descriptor still open.
+constexpr std::string_view kDescriptorOpenAtExit = "descriptor open at exit";
 
 // One driver call. Arguments are numbers as passed; an output is the value that came back (0 when
 // the call failed). `result` is the CUresult, kUnfinished when the process died inside the call.
@@ -41,6 +44,8 @@ struct Call {
 
   // The argument with this name (traced.inc). Throws std::out_of_range for a name it has not.
   std::uint64_t argument(std::string_view argument_name) const;
+  // The arguments with their names, in order.
+  std::vector<std::pair<std::string, std::uint64_t>> named_arguments() const;
   // "cuMemUnmap(ptr=0x7f.., size=2097152) = 0"
   std::string to_string() const;
 };
@@ -74,8 +79,9 @@ class CallLog {
   std::uint64_t position() const;
   // The calls recorded from a position on, in the order in which they started.
   std::vector<Call> calls_since(std::uint64_t position) const;
-  // More calls were made than the log has room for.
-  bool overflowed() const;
+  // Calls that the log has room for; later ones are not recorded.
+  std::size_t capacity() const;
+  bool overflowed() const { return position() > capacity(); }
 
   // Adds to what is injected, in every process that writes this log. Each injection counts the calls
   // of its kind from now on and is carried out once; where two fall on one call, the earlier one is.

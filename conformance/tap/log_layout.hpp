@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string_view>
 
 #include "tap/call_log.hpp"
 
@@ -15,6 +16,7 @@ enum CallId : std::uint16_t {
 #define TRACED(symbol, name, query, arguments) kId_##symbol,
 #include "tap/traced.inc"
 #undef TRACED
+  kId_descriptor_open,
   kCallIds
 };
 constexpr std::uint32_t kAnyCall = 0xffff;
@@ -28,7 +30,15 @@ inline constexpr CallKind kCallKinds[] = {
 #define TRACED(symbol, name, query, arguments) {#name, query, arguments},
 #include "tap/traced.inc"
 #undef TRACED
+    {kDescriptorOpenAtExit.data(), true, "fd"},
 };
+
+// The first of the versions that have one name: what an injection names.
+constexpr std::uint32_t first_version(std::uint16_t call) {
+  std::uint32_t first = 0;
+  while (std::string_view(kCallKinds[first].name) != kCallKinds[call].name) ++first;
+  return first;
+}
 
 struct Record {
   std::atomic<std::uint64_t> sequence;  // 0 until the record can be read

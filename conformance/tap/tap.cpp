@@ -16,11 +16,39 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "tap/log_layout.hpp"
+
+// Versions of traced calls that cuda.h hides behind the newest one: of the first driver API, whose
+// device pointers have 32 bits, and for the per-thread default stream.
+#undef cuMemAlloc
+#undef cuMemFree
+#undef cuMemGetInfo
+#undef cuMemcpyHtoD
+#undef cuMemcpyDtoH
+#undef cuMemsetD8
+extern "C" {
+using OldPointer = unsigned int;
+CUresult CUDAAPI cuMemAlloc(OldPointer*, unsigned int);
+CUresult CUDAAPI cuMemFree(OldPointer);
+CUresult CUDAAPI cuMemGetInfo(unsigned int*, unsigned int*);
+CUresult CUDAAPI cuMemcpyHtoD(OldPointer, const void*, unsigned int);
+CUresult CUDAAPI cuMemcpyDtoH(void*, OldPointer, unsigned int);
+CUresult CUDAAPI cuMemsetD8(OldPointer, unsigned char, unsigned int);
+CUresult CUDAAPI cuMemcpyHtoD_v2_ptds(CUdeviceptr, const void*, size_t);
+CUresult CUDAAPI cuMemcpyDtoH_v2_ptds(void*, CUdeviceptr, size_t);
+CUresult CUDAAPI cuMemsetD8_v2_ptds(CUdeviceptr, unsigned char, size_t);
+CUresult CUDAAPI cuMemAllocAsync_ptsz(CUdeviceptr*, size_t, CUstream);
+CUresult CUDAAPI cuMemAllocFromPoolAsync_ptsz(CUdeviceptr*, size_t, CUmemoryPool, CUstream);
+CUresult CUDAAPI cuMemFreeAsync_ptsz(CUdeviceptr, CUstream);
+}
 
 #define TAP_EXPORT extern "C" __attribute__((visibility("default")))
 
@@ -42,12 +70,10 @@ std::uint64_t now_ns() {
   return static_cast<std::uint64_t>(now.tv_sec) * 1'000'000'000u + now.tv_nsec;
 }
 
-CUresult no_driver() { return CUDA_ERROR_SHARED_OBJECT_INIT_FAILED; }
 CUresult not_in_driver() { return CUDA_ERROR_NOT_SUPPORTED; }
 
 // The next driver's function, or one that answers with an error.
 void* next(const char* symbol) {
-  if (next_driver == nullptr) return reinterpret_cast<void*>(no_driver);
   void* found = ::dlsym(next_driver, symbol);
   return found != nullptr ? found : reinterpret_cast<void*>(not_in_driver);
 }
@@ -59,7 +85,10 @@ const tap::InjectionSlot* due(std::uint16_t call) {
   for (std::uint32_t i = 0; i < armed; ++i) {
     tap::InjectionSlot& slot = call_log->slots[i];
     if (slot.remaining.load(std::memory_order_acquire) <= 0) continue;
-    if (slot.target == tap::kAnyCall ? tap::kCallKinds[call].query : slot.target != call) continue;
+    if (slot.target == tap::kAnyCall ? tap::kCallKinds[call].query
+                                     : slot.target != tap::first_version(call)) {
+      continue;
+    }
     if (slot.remaining.fetch_sub(1, std::memory_order_acq_rel) != 1 || found != nullptr) continue;
     call_log->fired.fetch_add(1, std::memory_order_acq_rel);
     found = &slot;
@@ -111,12 +140,47 @@ std::uint64_t as_number(T value, bool succeeded) {
     using Pointee = std::remove_pointer_t<T>;
     if constexpr (std::is_integral_v<Pointee> && !std::is_const_v<Pointee>) {
       return succeeded && value != nullptr ? static_cast<std::uint64_t>(*value) : 0;
+    } else if constexpr (std::is_pointer_v<Pointee>) {
+      return succeeded && value != nullptr ? reinterpret_cast<std::uintptr_t>(*value) : 0;
     } else {
       return reinterpret_cast<std::uintptr_t>(value);
     }
   } else {
     return static_cast<std::uint64_t>(value);
   }
+}
+
+// The descriptors that this process was given by exports, to be looked at when it ends.
+class ExportedDescriptors {
+ public:
+  void note(int fd) {
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) return;
+    const std::lock_guard lock(mutex_);
+    exported_[fd] = {status.st_dev, status.st_ino};
+  }
+  // Those of the numbers that are still open, on a file of the same identity.
+  std::vector<int> open() {
+    const std::lock_guard lock(mutex_);
+    std::vector<int> found;
+    for (const auto& [fd, identity] : exported_) {
+      struct stat status {};
+      if (::fstat(fd, &status) == 0 && identity == std::pair{status.st_dev, status.st_ino}) {
+        found.push_back(fd);
+      }
+    }
+    return found;
+  }
+  void forget() { exported_.clear(); }  // for the one thread of a forked child
+
+ private:
+  std::mutex mutex_;
+  std::map<int, std::pair<dev_t, ino_t>> exported_;
+};
+
+ExportedDescriptors& exported_descriptors() {
+  static auto* const exported = new ExportedDescriptors;  // used until the very end of the process
+  return *exported;
 }
 
 // The descriptors among the arguments: what an import was given, what an export returned.
@@ -128,6 +192,7 @@ void note_fds(Recording& recording, bool succeeded, First first, Second second, 
                             kCall == tap::kId_cuMemPoolImportFromShareableHandle;
   if constexpr (kExports) {
     recording.fds(-1, succeeded ? *static_cast<const int*>(first) : -1);
+    if (succeeded) exported_descriptors().note(*static_cast<const int*>(first));
   } else if constexpr (kImports) {
     recording.fds(static_cast<int>(reinterpret_cast<std::intptr_t>(second)), -1);
   }
@@ -167,6 +232,11 @@ bool is_this_library(const char* path) {
          ours.st_dev == theirs.st_dev && ours.st_ino == theirs.st_ino;
 }
 
+[[noreturn]] void give_up(const std::string& problem) {
+  std::fprintf(stderr, "vmmcts tap: %s\n", problem.c_str());
+  ::_exit(2);
+}
+
 void* open_next_driver() {
   int flags = RTLD_NOW | RTLD_LOCAL;
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -192,14 +262,7 @@ void* open_next_driver() {
       why = ::dlerror();
     }
   }
-  std::fprintf(stderr, "vmmcts tap: no next driver: %s; set VMMCTS_TAP_NEXT to a libcuda.so.1\n",
-               why.c_str());
-  return nullptr;
-}
-
-[[noreturn]] void give_up(const std::string& problem) {
-  std::fprintf(stderr, "vmmcts tap: %s\n", problem.c_str());
-  ::_exit(2);
+  give_up("no next driver: " + why + "; set VMMCTS_TAP_NEXT to a libcuda.so.1");
 }
 
 // CALL:NTH=CODE, CALL:NTH=kill, CALL:NTH=delay NANOSECONDS
@@ -273,6 +336,7 @@ __attribute__((constructor)) void start() {
   ::pthread_atfork(nullptr, nullptr, [] {
     process = ::getpid();
     thread = 0;
+    exported_descriptors().forget();
   });
   next_driver = open_next_driver();
 #define FORWARD(symbol) tap_slot_##symbol = next(#symbol);
@@ -293,6 +357,16 @@ __attribute__((constructor)) void start() {
     if (plan != nullptr) tap::CallLog::open(path).inject(parse_plan(plan));
   } catch (const std::exception& error) {
     give_up(error.what());
+  }
+}
+
+__attribute__((destructor)) void end() {
+  if (call_log == nullptr) return;
+  for (const int fd : exported_descriptors().open()) {
+    Recording recording(tap::kId_descriptor_open, now_ns());
+    recording.argument(0, static_cast<std::uint64_t>(fd));
+    recording.fds(-1, fd);
+    recording.finish(CUDA_SUCCESS, false);
   }
 }
 
@@ -345,6 +419,25 @@ TAP_WRAP(cuMemPoolImportPointer, (CUdeviceptr * p, CUmemoryPool pool, CUmemPoolP
          (p, pool, d))
 TAP_WRAP(cuMemAllocFromPoolAsync, (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream s),
          (p, n, pool, s))
+TAP_WRAP(cuMemAllocFromPoolAsync_ptsz,
+         (CUdeviceptr * p, size_t n, CUmemoryPool pool, CUstream s), (p, n, pool, s))
+TAP_WRAP(cuMemAllocAsync, (CUdeviceptr * p, size_t n, CUstream s), (p, n, s))
+TAP_WRAP(cuMemAllocAsync_ptsz, (CUdeviceptr * p, size_t n, CUstream s), (p, n, s))
+TAP_WRAP(cuMemPoolTrimTo, (CUmemoryPool p, size_t n), (p, n))
+TAP_WRAP(cuMemPoolSetAccess, (CUmemoryPool p, const CUmemAccessDesc* d, size_t n), (p, d, n))
+TAP_WRAP(cuMemPoolGetAccess, (CUmemAccess_flags * f, CUmemoryPool p, CUmemLocation* l), (f, p, l))
+TAP_WRAP(cuMemPoolSetAttribute, (CUmemoryPool p, CUmemPool_attribute a, void* v), (p, a, v))
+TAP_WRAP(cuMemPoolGetAttribute, (CUmemoryPool p, CUmemPool_attribute a, void* v), (p, a, v))
+TAP_WRAP(cuMemFreeAsync_ptsz, (CUdeviceptr p, CUstream s), (p, s))
+TAP_WRAP(cuMemAlloc, (OldPointer * p, unsigned int n), (p, n))
+TAP_WRAP(cuMemFree, (OldPointer p), (p))
+TAP_WRAP(cuMemGetInfo, (unsigned int* f, unsigned int* t), (f, t))
+TAP_WRAP(cuMemcpyHtoD, (OldPointer to, const void* from, unsigned int n), (to, from, n))
+TAP_WRAP(cuMemcpyDtoH, (void* to, OldPointer from, unsigned int n), (to, from, n))
+TAP_WRAP(cuMemsetD8, (OldPointer p, unsigned char v, unsigned int n), (p, v, n))
+TAP_WRAP(cuMemcpyHtoD_v2_ptds, (CUdeviceptr to, const void* from, size_t n), (to, from, n))
+TAP_WRAP(cuMemcpyDtoH_v2_ptds, (void* to, CUdeviceptr from, size_t n), (to, from, n))
+TAP_WRAP(cuMemsetD8_v2_ptds, (CUdeviceptr p, unsigned char v, size_t n), (p, v, n))
 TAP_WRAP(cuMemFreeAsync, (CUdeviceptr p, CUstream s), (p, s))
 TAP_WRAP(cuMemAlloc_v2, (CUdeviceptr * p, size_t n), (p, n))
 TAP_WRAP(cuMemFree_v2, (CUdeviceptr p), (p))
