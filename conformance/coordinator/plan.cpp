@@ -53,6 +53,9 @@ Plan Plan::load(const std::string& path) {
     plan.observer = json.at("observer");
     plan.driver = json.at("driver");
     if (const auto tap = json.find("tap"); tap != json.end() && tap->is_string()) plan.tap = *tap;
+    if (const auto preload = json.find("fdcalls"); preload != json.end() && preload->is_string()) {
+      plan.fdcalls = *preload;
+    }
     plan.deadline = std::chrono::milliseconds(
         static_cast<long long>(json.value("deadline_seconds", 20.0) * 1000));
     plan.devices = json.value("devices", 1);

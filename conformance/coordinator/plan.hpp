@@ -25,6 +25,7 @@ struct Plan {
   std::vector<std::string> observer;
   std::string driver;
   std::optional<std::string> tap;
+  std::optional<std::string> fdcalls;  // the library to preload, for failures of system calls
   std::chrono::milliseconds deadline{20000};
   int devices = 1;
   std::string work_dir;

@@ -199,9 +199,17 @@ void Scenario::check_held(std::string_view clauses, const Worker& worker, const 
                before.to_string());
 }
 
-tap::Held Scenario::held(const Worker& worker) {
+tap::Held Scenario::held(const Worker& worker) { return pooled(worker).held(); }
+
+tap::FdCalls& Scenario::fd_calls(const Worker& worker) {
+  PooledWorker& of = pooled(worker);
+  if (!of.fd_calls) throw NotExercised("system calls cannot be failed (nothing is preloaded)");
+  return *of.fd_calls;
+}
+
+PooledWorker& Scenario::pooled(const Worker& worker) {
   for (auto& [role, pooled] : workers_) {
-    if (pooled.worker.get() == &worker) return pooled.held();
+    if (pooled.worker.get() == &worker) return pooled;
   }
   throw std::logic_error(worker.name() + " is not a worker of its own");
 }

@@ -69,6 +69,9 @@ class Scenario {
 
   std::uint64_t free_memory(int device = 0) { return session_.free_memory(device); }
 
+  // Failures of a worker's system calls. Throws NotExercised where they cannot be had.
+  tap::FdCalls& fd_calls(const Worker& worker);
+
   // Names a case of a table while the returned object lives: it stands before each text recorded.
   class Case {
    public:
@@ -150,6 +153,7 @@ class Scenario {
   const std::string& first_failure() const { return first_failure_; }
 
  private:
+  PooledWorker& pooled(const Worker& worker);
   void check_error_is(std::string_view clauses, const std::string& operation, const Error* error,
                       const std::string& kind, const std::vector<std::string>& parts);
 

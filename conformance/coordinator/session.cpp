@@ -49,8 +49,14 @@ PooledWorker Session::start_worker(const std::vector<int>& inherited) {
     calls = std::make_unique<tap::CallLog>(tap::CallLog::create(base + ".calls", kCallLogCapacity));
   }
 
-  const std::vector<std::uint64_t> before = free_everywhere();
   PooledWorker started;
+  if (plan_.fdcalls) {
+    const auto own = environment.find("LD_PRELOAD");
+    environment["LD_PRELOAD"] = *plan_.fdcalls + (own == environment.end() ? "" : ":" + own->second);
+    environment["VMMCTS_FDCALLS"] = base + ".fdcalls";
+    started.fd_calls = std::make_unique<tap::FdCalls>(base + ".fdcalls");
+  }
+  const std::vector<std::uint64_t> before = free_everywhere();
   started.inherited = !inherited.empty();
   started.worker = std::make_unique<Worker>(name, Process::start(options), std::move(calls),
                                             plan_.deadline);
@@ -103,6 +109,7 @@ tap::Held PooledWorker::held() {
 
 Leftovers Session::give_back(PooledWorker worker) {
   if (worker.worker->call_log() != nullptr) worker.worker->call_log()->clear_injections();
+  if (worker.fd_calls) worker.fd_calls->clear();
   const auto reset = worker.worker->call("reset");
   Leftovers left;
   left.fds = reset.ok() ? worker.worker->fds().changes_since(worker.clean_fds)

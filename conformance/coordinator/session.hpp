@@ -10,6 +10,7 @@
 #include "coordinator/observer.hpp"
 #include "coordinator/plan.hpp"
 #include "coordinator/worker.hpp"
+#include "tap/fd_calls.hpp"
 #include "tap/oracle.hpp"
 
 namespace cts {
@@ -20,6 +21,7 @@ struct PooledWorker {
   FdSet clean_fds;                          // right after its warm-up
   bool inherited = false;                   // started with descriptors: not for reuse
   std::vector<std::uint64_t> context_bytes; // device memory that its start took, per device
+  std::unique_ptr<tap::FdCalls> fd_calls;  // failures of its system calls; none without the library
   tap::Oracle oracle;                      // of all its driver calls
   std::uint64_t calls_seen = 0;            // by the oracle
   tap::Held clean_held;                    // what it holds of the driver in its clean state

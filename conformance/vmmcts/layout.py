@@ -56,6 +56,11 @@ class Layout:
         return self.build / "tap" / "libcuda.so.1"
 
     @property
+    def fdcalls(self) -> pathlib.Path:
+        """The library that fails system calls of a worker."""
+        return self.build / "lib" / "libfdcalls.so"
+
+    @property
     def softcuda(self) -> pathlib.Path:
         """The software driver."""
         return self.build / "softcuda" / "libcuda.so.1"

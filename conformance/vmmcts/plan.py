@@ -92,6 +92,7 @@ def plan_of(
         "observer": [str(layout.build / "bin" / "vmmcts-observer")],
         "driver": str(driver.library),
         "tap": str(layout.tap) if layout.tap.exists() else None,
+        "fdcalls": str(layout.fdcalls) if layout.fdcalls.exists() else None,
         "deadline_seconds": DEADLINE_SECONDS,
         "devices": driver.devices,
         "work_dir": str(work_dir),

@@ -73,7 +73,11 @@ Result<DescriptorHandle> VirtualMemoryBuffer::ipc_descriptor() const {
       return error;
     }
     UniqueFd owner(fd);  // the driver's own fd, no duplicate of it [DESC-15]
-    ::fcntl(fd, F_SETFD, FD_CLOEXEC);  // not every driver's fd is [DESC-07]
+    if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) {  // not every driver's fd is [DESC-07]
+      const int reason = errno;
+      return system_error("fcntl(F_SETFD)", reason,
+                          "making file descriptor " + std::to_string(fd) + " close-on-exec");
+    }
     handles.push_back(std::make_shared<IPCAllocationHandle>(std::move(owner)));
     sizes.push_back(allocation->size());
   }
