@@ -86,6 +86,10 @@ class Channel:
         line, self._buffer = self._buffer.split(b"\n", 1)
         return Message(json.loads(line), fds, truncated)
 
+    def close(self) -> None:
+        """Close the connection."""
+        self._socket.close()
+
     def send(self, body: dict[str, Any], fds: Sequence[int] = ()) -> None:
         """Send one reply with descriptors beside it; they stay the caller's."""
         if fds:

@@ -67,20 +67,21 @@ class Server:
                 self._serve_one(channel)
         except (Closed, ConnectionError):
             pass
+        finally:
+            channel.close()
 
     def _serve_one(self, channel: Channel) -> None:
         request = channel.receive()
         identity = request.body.get("id", 0)
         try:
             reply = self._find(request.body["op"])(request)
+            answer, fds = {"ok": True, "result": reply.result}, reply.fds
         except Exception as error:
-            failed = error_json(error)
+            answer, fds = {"ok": False, "error": error_json(error)}, []
             # The traceback holds the frames, and they hold the objects of the request.
             error.__traceback__ = None
-            del error
-            channel.send({"id": identity, "ok": False, "error": failed})
-        else:
-            channel.send({"id": identity, "ok": True, "result": reply.result}, reply.fds)
+        # Not inside: before Python 3.11 the exception being handled keeps its traceback.
+        channel.send({"id": identity, **answer}, fds)
 
     def _find(self, name: str) -> Operation:
         try:

@@ -1,6 +1,7 @@
 // What the situations share, and the comparison with the recorded answers.
 //   softcuda_situations RECORDED EXCEPTIONS [ID...]   compares; exit status 1 when something
-//                                                     differs. IDs are further exceptions.
+//                                                     differs. IDs are the beginnings of
+//                                                     further exceptions.
 //   softcuda_situations                               prints every answer
 #include "situations.hpp"
 
