@@ -16,6 +16,8 @@ from vmmcts.manifest import Manifest, WorkerSpec
 from vmmcts.plan import Job
 from vmmcts.runner import JobResult
 
+_DEADLINE_SECONDS = 3.0
+
 KILLED = "killed"
 SURVIVED = "survived"
 KILLED_ELSEWHERE = "killed elsewhere"
@@ -97,13 +99,15 @@ def job(mutant: Mutant, layout: Layout, catalog: Iterable[Scenario], everything:
         for s in catalog
         if s.profile in worker.profiles and s.clauses and (everything or mutant.clause in s.clauses)
     )
-    # What a random walk finds is enough here; looking for the shortest takes time.
+    # What never comes is waited for, and for a mutant it is expected. What a random walk finds is
+    # enough; looking for the shortest takes time.
     return Job(
         mutant.name,
         worker,
         names,
         seconds=float(len(names)),
         environment={"VMMCTS_WALK_SHRINK_SECONDS": "0"},
+        deadline_seconds=_DEADLINE_SECONDS,
     )
 
 

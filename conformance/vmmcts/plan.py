@@ -30,6 +30,8 @@ class Job:
     seconds: float = 0.0
     #: Set in the environment of everything that the job starts.
     environment: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    #: For one request; what waits for something waits so long before it judges.
+    deadline_seconds: float = DEADLINE_SECONDS
 
 
 def shards(
@@ -93,7 +95,7 @@ def plan_of(
         "driver": str(driver.library),
         "tap": str(layout.tap) if layout.tap.exists() else None,
         "fdcalls": str(layout.fdcalls) if layout.fdcalls.exists() else None,
-        "deadline_seconds": DEADLINE_SECONDS,
+        "deadline_seconds": job.deadline_seconds,
         "devices": driver.devices,
         "work_dir": str(work_dir),
         "events": str(work_dir / "events.jsonl"),
