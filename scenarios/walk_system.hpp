@@ -52,6 +52,7 @@ class WorkerSystem : public System {
   Session& session_;
   std::vector<Process> processes_;
   std::uint64_t granule_ = 0;
+  std::uint64_t kept_by_driver_ = 0;  // bytes that are gone and no allocation
   // By the walk's numbers.
   std::map<int, cts::Buffer> buffers_;
   std::map<int, Descriptor> descriptors_;

@@ -24,12 +24,11 @@ _RUNNABLE = {"sh", "console", "bash"}
 
 
 def documents(root: pathlib.Path) -> list[pathlib.Path]:
-    """Every document of the project."""
-    skipped = {"build", ".git"}
+    """Every document of the project: not those of builds and hidden folders."""
     return sorted(
         path
         for path in root.rglob("*.md")
-        if not skipped.intersection(path.relative_to(root).parts)
+        if not re.match(r"build/|\.", str(path.relative_to(root)))
     )
 
 

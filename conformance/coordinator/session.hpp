@@ -66,6 +66,8 @@ class Session {
   // keeps and gives back small amounts of its own, such as page tables (64 KiB at a time on an
   // H200); what an implementation loses are whole granules.
   std::int64_t granules_missing(std::uint64_t expected, std::uint64_t free) const;
+  // Bytes of the smallest allocation.
+  std::uint64_t granule() const { return granule_; }
   // Takes what is free now, with every worker in its clean state, as what must be free then.
   void settle() { idle_free_ = free_everywhere(); }
   // Ends every idle worker, after memory was lost with one of them, and counts anew.

@@ -116,6 +116,13 @@ TEST_CASE("a dead handle is exported or mapped") {
         Rules{Rule::dead_handle});
 }
 
+TEST_CASE("a driver that dies of a dead handle is told of too") {
+  Trace trace;
+  trace.create().release().call("cuMemExportToShareableHandle", {0, kHandle}, Call::kUnfinished);
+  CHECK(trace.rules() == Rules{Rule::dead_handle});
+  CHECK(Trace{}.call("cuMemCreate", {0, kSize}, Call::kUnfinished).rules().empty());
+}
+
 TEST_CASE("a mapping is unmapped twice, in part, or never was") {
   CHECK(Trace{}.made().unmap().undone().rules() == Rules{Rule::undone_twice});
   CHECK(Trace{}.made().unmap(0, kSize / 2).undone().rules() == Rules{Rule::wrong_range});

@@ -204,6 +204,8 @@ template <std::uint16_t kCall, class... Arguments>
 CUresult traced(CUresult (*function)(Arguments...), std::type_identity_t<Arguments>... arguments) {
   if (call_log == nullptr) return function(arguments...);
   Recording recording(kCall, now_ns());
+  std::size_t index = 0;
+  (recording.argument(index++, as_number(arguments, false)), ...);
   const tap::InjectionSlot* injected = due(kCall);
   if (injected != nullptr && injected->action == tap::Action::kill) ::raise(SIGKILL);
   if (injected != nullptr && injected->action == tap::Action::delay) {
@@ -216,7 +218,7 @@ CUresult traced(CUresult (*function)(Arguments...), std::type_identity_t<Argumen
   const CUresult result =
       failing ? static_cast<CUresult>(injected->code) : function(arguments...);
   const bool succeeded = result == CUDA_SUCCESS && !failing;
-  std::size_t index = 0;
+  index = 0;
   (recording.argument(index++, as_number(arguments, succeeded)), ...);
   note_fds<kCall>(recording, succeeded, arguments...);
   recording.finish(result, failing);
