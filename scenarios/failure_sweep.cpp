@@ -137,6 +137,52 @@ VMMCTS_SCENARIO("core", "failure sweep: growing an import fails in turn", "[ERR-
   s.check_error("PROV-05", worker.export_descriptor(imported), "RuntimeError", {"imported"});
 }
 
+VMMCTS_SCENARIO("core", "failure sweep: each driver call of a copy fails in turn", "[ERR-01]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  Worker& worker = s.worker("exporter");
+  const Buffer buffer = worker.allocate(worker.resource().value(), 1).value();
+  worker.fill(buffer, 193);
+  const Json bytes = {{"buffer", buffer.id}, {"offset", 0}, {"size", 64}, {"seed", 193}};
+  for (const std::string operation : {"fill", "read"}) {
+    int points = 0;
+    for (bool fired = true; fired && points < kMostCalls; points += fired) {
+      const auto in_case = s.in_case(operation + ", call " + std::to_string(points + 1));
+      worker.call_log()->inject(
+          {.nth = static_cast<std::uint64_t>(points + 1), .code = kCodes.back()});
+      const auto answer = worker.call(operation, bytes);
+      fired = worker.call_log()->injections_fired() > 0;
+      worker.call_log()->clear_injections();
+      s.check("ERR-01", answer.ok() != fired, "the copy fails when a call of it does, and only then");
+      if (!answer.ok()) {
+        s.check_error("ERR-01", answer, "RuntimeError");
+        s.check_equal("ERR-01", "the driver's status", answer.error().cuda, kCodes.back());
+      }
+      s.check_bytes("ERR-01", worker, buffer, 193, "after the failure");
+    }
+    s.check("ERR-01", points > 0, operation + " makes driver calls");
+    s.note(operation + ": " + std::to_string(points) + " failure points");
+  }
+}
+
+VMMCTS_SCENARIO("core", "failure sweep: a close that fails at a call undoes the rest", "[ERR-01]") {
+  if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
+  for (const std::string call : {"cuMemUnmap", "cuMemRelease", "cuMemAddressFree"}) {
+    const auto in_case = s.in_case(call + " fails");
+    // What the failed call leaves is there until its process ends.
+    Worker& worker = s.worker(call);
+    const Resource resource = worker.resource().value();
+    tap::Held left = s.held(worker);
+    if (call == "cuMemUnmap") ++left.reservations;  // a driver frees no addresses that are mapped
+    const Buffer buffer = allocate_chunks(worker, resource, {1, 2});
+    worker.call_log()->inject({.call = call, .code = kCodes.back()});
+    worker.drop(buffer.id);
+    s.check_equal("ERR-01", "calls that were failed", worker.call_log()->injections_fired(),
+                  std::uint64_t{1});
+    s.check_held("ERR-01", worker, left, "beside what was made to fail");
+    worker.kill();
+  }
+}
+
 VMMCTS_SCENARIO("core", "failure sweep: a failed clean-up is told beside the first error", "[ERR-03]") {
   if (!s.plan().tap) throw NotExercised("failures are injected by the tap");
   constexpr int kFirst = 2;       // CUDA_ERROR_OUT_OF_MEMORY
