@@ -48,9 +48,10 @@ void FdCalls::fail(FdCall call, std::uint64_t nth, int error_number) {
   file_->remaining.store(static_cast<std::int64_t>(nth), std::memory_order_release);
 }
 
-bool FdCalls::clear() {
+FdCalls::Outcome FdCalls::clear() {
   file_->remaining.store(0, std::memory_order_release);
-  return file_->fired.exchange(0, std::memory_order_acq_rel) > 0;
+  return {file_->fired.exchange(0, std::memory_order_acq_rel) > 0,
+          file_->closed_again.exchange(0, std::memory_order_acq_rel) > 0};
 }
 
 }  // namespace tap

@@ -19,10 +19,12 @@ struct FdCallsFile {
   std::uint64_t magic;
   std::atomic<std::int64_t> remaining;
   std::atomic<std::uint64_t> fired;
+  std::atomic<std::uint64_t> closed_again;
+  std::atomic<std::int32_t> gone;  // the number whose close was failed, once one was
   FdCall call;
   std::int32_t error_number;
 };
-constexpr std::uint64_t kFdCallsMagic = 0x1'5344'4653'5443;  // "CTSFDS", version 1 above it
+constexpr std::uint64_t kFdCallsMagic = 0x2'5344'4653'5443;  // "CTSFDS", version 2 above it
 static_assert(std::atomic<std::int64_t>::is_always_lock_free, "processes share the file");
 
 // Maps the file, making it when there is none; the mapping holds no descriptor. Throws
@@ -38,8 +40,12 @@ class FdCalls {
   // Fails the nth of these calls from now on with `error_number`, once. A close is carried out all the
   // same: on Linux the number is free whatever close answers.
   void fail(FdCall call, std::uint64_t nth, int error_number);
-  // Takes that back, and tells whether it was carried out.
-  bool clear();
+  struct Outcome {
+    bool fired = false;
+    bool closed_again = false;  // a number whose close was failed was closed once more, while free
+  };
+  // Takes that back, and tells what became of it.
+  Outcome clear();
 
  private:
   FdCallsFile* file_;

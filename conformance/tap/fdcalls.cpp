@@ -66,6 +66,14 @@ int failed() {
   return -1;
 }
 
+// Whether the number's close was failed and it has not been opened since: another thread's file might
+// have had it by now.
+bool is_gone(int fd) {
+  return file != nullptr && file->call == FdCall::close &&
+         file->fired.load(std::memory_order_acquire) > 0 && fd == file->gone.load() &&
+         calls().fcntl(fd, F_GETFD) == -1;
+}
+
 __attribute__((constructor)) void start() {
   const char* path = std::getenv("VMMCTS_FDCALLS");
   if (const char* number = std::getenv("VMMCTS_FD")) channel = std::atoi(number);
@@ -103,7 +111,11 @@ FDCALLS_FCNTL(fcntl)
 FDCALLS_FCNTL(fcntl64)
 
 FDCALLS_EXPORT int close(int fd) {
-  if (!due(FdCall::close, fd, __builtin_return_address(0))) return calls().close(fd);
+  if (!due(FdCall::close, fd, __builtin_return_address(0))) {
+    if (is_gone(fd)) file->closed_again.fetch_add(1, std::memory_order_acq_rel);
+    return calls().close(fd);
+  }
+  file->gone.store(fd);
   calls().close(fd);
   return failed();
 }

@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Sequence
 from multiprocessing import resource_sharer
 from multiprocessing.context import get_spawning_popen
-from multiprocessing.reduction import DupFd, ForkingPickler, recv_handle, send_handle
+from multiprocessing.reduction import DupFd, ForkingPickler, recvfds, send_handle
 from typing import Any
 
 from ._core import (
@@ -45,8 +46,12 @@ class _Batch:
         self._key = _sharer.register(send, close)
 
     def fetch(self) -> list[IPCAllocationHandle]:
-        with _sharer.get_connection(self._key) as connection:
-            return [IPCAllocationHandle(recv_handle(connection)) for _ in range(self._count)]
+        # recv_handle would lose the fd that it received when its own end fails to close.
+        with (
+            _sharer.get_connection(self._key) as connection,
+            socket.fromfd(connection.fileno(), socket.AF_UNIX, socket.SOCK_STREAM) as end,
+        ):
+            return [IPCAllocationHandle(recvfds(end, 1)[0]) for _ in range(self._count)]
 
 
 def _fetch_one(batch: _Batch) -> IPCAllocationHandle:
