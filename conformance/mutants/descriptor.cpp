@@ -3,6 +3,7 @@
 
 #include <sys/stat.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 
@@ -385,5 +386,15 @@ VMMCTS_MUTANT(exports_duplicates) {
     base().descriptor_release(first);
     close_all(copies);
     return rebuilt;
+  };
+}
+
+// A release in which a close was interrupted closes its numbers again.
+VMMCTS_MUTANT(interrupted_close_repeated) {
+  table.descriptor_release = [](Descriptor* descriptor) {
+    const auto fds = fds_of(descriptor);
+    errno = 0;
+    base().descriptor_release(descriptor);
+    if (errno == EINTR) close_all(fds);
   };
 }

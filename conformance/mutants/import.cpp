@@ -189,6 +189,21 @@ VMMCTS_MUTANT(refused_import_leaks_fd) {
   };
 }
 
+// An import works on duplicates, and loses those made before one fails.
+VMMCTS_MUTANT(import_loses_duplicates) {
+  table.buffer_import = [](Resource* resource, Descriptor* descriptor, Buffer** out,
+                           Error* error) {
+    std::vector<int> copies;
+    for (const int fd : fds_of(descriptor)) {
+      copies.push_back(duplicate(fd));
+      if (copies.back() < 0) return fail(error, VMMCTS_OS_ERROR, "no duplicate", 0, errno);
+    }
+    const Status status = base().buffer_import(resource, descriptor, out, error);
+    close_all(copies);
+    return status;
+  };
+}
+
 // An import that the driver refuses to map leaves its reservation.
 VMMCTS_MUTANT(refused_import_keeps_reservation) {
   table.buffer_import = [](Resource* resource, Descriptor* descriptor, Buffer** out,

@@ -19,7 +19,7 @@ import weakref
 from collections.abc import Callable
 from multiprocessing import resource_sharer
 from multiprocessing.context import get_spawning_popen
-from multiprocessing.reduction import DupFd, ForkingPickler
+from multiprocessing.reduction import DupFd, ForkingPickler, recv_handle
 from typing import Any
 
 import vmmref
@@ -546,6 +546,19 @@ class ImportsLookAlikes(Mutant):
         return super().import_buffer(resource, descriptor)
 
 
+def _fetch_with_recv_handle(self: Any) -> list[Any]:
+    with reference._sharer.get_connection(self._key) as connection:
+        return [Handle(recv_handle(connection)) for _ in range(self._count)]
+
+
+class FetchLosesFd(Mutant):
+    """A receiver loses the fd after which its end of the connection fails to close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        reference._Batch.fetch = _fetch_with_recv_handle  # type: ignore[method-assign]
+
+
 REGISTRY: dict[str, type[Mutant]] = {
     mutant.__name__: mutant
     for mutant in (
@@ -557,6 +570,7 @@ REGISTRY: dict[str, type[Mutant]] = {
         DlpackOfAnotherDevice,
         ExecutorRefused,
         FeederLosesError,
+        FetchLosesFd,
         ForkErrorUnclear,
         ImportsLookAlikes,
         InterpreterNoise,

@@ -366,3 +366,16 @@ VMMCTS_MUTANT(limit_is_bad_fd) {
     return status;
   });
 }
+
+// A duplicate that fails takes the handles beside it along.
+VMMCTS_MUTANT(failed_duplicate_closes_handles) {
+  replace_from_fds(table, [](Call& call, Descriptor** out, Error* error) {
+    const Status status = call.make(out, error);
+    for (const FdOrHandle& element : call.fds) {
+      if (status == VMMCTS_OS_ERROR && element.handle != nullptr) {
+        base().handle_close(element.handle);
+      }
+    }
+    return status;
+  });
+}
