@@ -3,8 +3,11 @@
 
 #include <dirent.h>
 
+#include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 
 using namespace mutants;
 
@@ -233,5 +236,28 @@ VMMCTS_MUTANT(descriptor_dies_with_importer) {
   table.descriptor_release = [](Descriptor* descriptor) {
     siblings_at_export.take(descriptor);
     base().descriptor_release(descriptor);
+  };
+}
+
+// Nobody imports any more once a process died within an import: its mark, a file in the private
+// directory of the run, is never removed.
+VMMCTS_MUTANT(import_mark_of_the_dead) {
+  table.buffer_import = [](Resource* resource, Descriptor* descriptor, Buffer** out,
+                           Error* error) {
+    const char* log = std::getenv("VMMCTS_TAP_LOG");
+    if (log == nullptr) return base().buffer_import(resource, descriptor, out, error);
+    const auto directory = std::filesystem::path(log).parent_path();
+    for (const auto& entry : std::filesystem::directory_iterator(directory)) {
+      int pid = 0;
+      const bool mark = std::sscanf(entry.path().filename().c_str(), "importing-%d", &pid) == 1;
+      if (mark && ::kill(pid, 0) != 0) {
+        return fail(error, VMMCTS_RUNTIME_ERROR, "another import is under way");
+      }
+    }
+    const auto mark = directory / ("importing-" + std::to_string(::getpid()));
+    std::ofstream{mark};
+    const Status status = base().buffer_import(resource, descriptor, out, error);
+    std::filesystem::remove(mark);
+    return status;
   };
 }
