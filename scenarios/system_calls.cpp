@@ -83,10 +83,10 @@ int sweep(Scenario& s, Worker& worker, const Operation& operation, const Failure
     const bool undoing_is_left = answer.ok();
     if (undoing_is_left) worker.drop(answer.value()).value();
     const tap::FdCalls::Outcome outcome = calls.clear();
-    check_state(s, operation, worker, before, "afterwards");
-    if (s.failed()) return nth;  // what is not as before would be told, and waited for, each time
     s.check(operation.clauses, !outcome.closed_again,
             "a number is not closed again after close failed: it may be another file's by then");
+    check_state(s, operation, worker, before, "afterwards");
+    if (s.failed()) return nth;  // what is not as before would be told, and waited for, each time
     if (!outcome.fired) {
       s.check(operation.clauses, answer.ok(), "the operation works when nothing fails");
       return nth - 1;
